@@ -1,0 +1,2 @@
+//! ls-cli
+fn main() {}
