@@ -3,7 +3,7 @@
 //! Every file comes from a seeded generator, so `--check` can make them again and compare bytes.
 //! What an independent engine computes on them is asked once, with `--golden`, and committed.
 
-mod gguf;
+mod golden;
 mod model;
 mod rng;
 mod safetensors;
@@ -22,7 +22,13 @@ use crate::workspace;
 
 /// Runs the command.
 pub fn run(args: &FixturesArgs) -> Result<()> {
-    if args.check { check() } else { write() }
+    match (args.check, args.golden) {
+        (true, _) => check(),
+        (false, golden) => {
+            write()?;
+            if golden { golden::ask() } else { Ok(()) }
+        }
+    }
 }
 
 /// A generated file: its path under `fixtures/` and its bytes.
@@ -32,7 +38,7 @@ fn generate() -> Result<Vec<Generated>> {
     let mut files = Vec::new();
     for spec in &spec::SPECS {
         let model = model::Model::new(spec);
-        files.push((format!("models/{}.gguf", spec.name).into(), model.gguf().to_bytes()));
+        files.push((format!("models/{}.gguf", spec.name).into(), model.gguf()?));
         if spec.safetensors {
             for (name, bytes) in safetensors::folder(&model)? {
                 files.push((format!("models/{}/{name}", spec.name).into(), bytes));
@@ -67,11 +73,12 @@ fn check() -> Result<()> {
     for stray in strays(&root.join("models"), &root, &files)? {
         faults.push(format!("{}: no generator makes this file", stray.display()));
     }
+    faults.extend(golden::stale(&root)?);
     if faults.is_empty() {
         println!("{} generated files are as their generator makes them", files.len());
         return Ok(());
     }
-    bail!("{}\nrun `cargo xtask fixtures` and commit what it writes", faults.join("\n"))
+    bail!("{}\nrun `cargo xtask fixtures --golden` and commit what it writes", faults.join("\n"))
 }
 
 /// How the file differs from `expected`, if it does.

@@ -29,4 +29,9 @@ pub struct FixturesArgs {
     /// Write nothing; generate again, compare byte by byte and fail on any difference.
     #[arg(long)]
     pub check: bool,
+
+    /// Also ask an independent engine again what it computes on them. Needs the network the first
+    /// time: it builds llama-cpp-python, which takes about ten minutes.
+    #[arg(long, conflicts_with = "check")]
+    pub golden: bool,
 }

@@ -2,6 +2,8 @@
 
 mod fixtures;
 mod flags;
+mod peer;
+mod setup;
 mod workspace;
 
 use std::process::ExitCode;
