@@ -24,6 +24,14 @@ pub fn need_cxx() -> Result<()> {
     install("a C++ compiler", &["g++"])
 }
 
+/// Makes sure that there is the linker that rustc calls.
+pub fn need_linker() -> Result<()> {
+    if works("cc", &["--version"]) {
+        return Ok(());
+    }
+    install("a C compiler (rustc links with it)", &["gcc", "libc6-dev"])
+}
+
 fn works(program: &str, args: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdout(Stdio::null()).stderr(Stdio::null());

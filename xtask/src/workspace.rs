@@ -31,6 +31,21 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Builds a program of the workspace with optimisation and returns its path.
+pub fn release_binary(package: &str, name: &str) -> Result<PathBuf> {
+    let mut build = cargo();
+    run(build.args(["build", "--locked", "--release", "--package", package, "--bin", name]))?;
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        target_directory: PathBuf,
+    }
+    let mut ask = cargo();
+    let json = output(ask.args(["metadata", "--format-version", "1", "--no-deps", "--locked"]))?;
+    let metadata: Metadata = serde_json::from_str(&json).context("cargo metadata is unknown")?;
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    Ok(metadata.target_directory.join("release").join(file))
+}
+
 /// Runs a program and fails unless it succeeds.
 pub fn run(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
