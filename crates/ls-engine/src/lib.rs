@@ -1,6 +1,7 @@
 //! Joins model files and compute into load, prefill and decode.
 
 mod error;
+mod generate;
 mod metrics;
 mod model;
 mod perplexity;
@@ -11,6 +12,7 @@ mod stop;
 pub mod system;
 
 pub use error::EngineError;
+pub use generate::{Event, FinishReason, GenerateError, GenerateOptions, Generation};
 pub use metrics::{Metrics, PeakRss};
 pub use model::{Engine, LoadOptions};
 pub use perplexity::{Perplexity, PerplexityError, PerplexityOptions, n_chunks, perplexity};

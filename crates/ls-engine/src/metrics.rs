@@ -13,8 +13,6 @@ pub struct Metrics {
     pub prompt_time: Duration,
     /// From the start until the first token was chosen; `None` when none was.
     pub first_token_time: Option<Duration>,
-    /// Tokens that were generated.
-    pub tokens: usize,
     /// Steps that computed one token each, and the time of all of them with sampling and output.
     pub decode_steps: usize,
     /// See `decode_steps`.
@@ -85,6 +83,7 @@ impl Recorder {
         Self { start: now, prompt_end: now, peak: PeakRss::start(), metrics: Metrics::default() }
     }
 
+    /// The prompt's tokens are computed.
     pub(crate) fn prompt_done(&mut self, n_tokens: usize) {
         self.prompt_end = Instant::now();
         self.metrics.prompt_tokens = n_tokens;
@@ -92,11 +91,12 @@ impl Recorder {
         self.peak.sample();
     }
 
-    pub(crate) fn token(&mut self) {
+    /// A token was chosen.
+    pub(crate) fn chosen(&mut self) {
         self.metrics.first_token_time.get_or_insert_with(|| self.start.elapsed());
-        self.metrics.tokens += 1;
     }
 
+    /// One token was computed and the next chosen.
     pub(crate) fn step(&mut self) {
         self.metrics.decode_steps += 1;
         if self.metrics.decode_steps.is_multiple_of(STEPS_PER_SAMPLE) {
