@@ -234,7 +234,7 @@ impl<'a, T> Split<'a, T> {
     ///
     /// If it is out of bounds.
     #[allow(clippy::mut_from_ref)] // disjointness is the caller's promise
-    pub unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
+    pub unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start, "part within the slice");
         // SAFETY: in bounds by the assertion, exclusive by the caller's promise, and alive for
         // as long as the borrow in `_slice`.

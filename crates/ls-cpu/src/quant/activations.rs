@@ -1,7 +1,10 @@
 //! Activations quantised to 8 bits, a scale for each group of 32.
 
+use std::ops::Range;
+
 use super::GROUP;
 use crate::Isa;
+use crate::pool::Split;
 
 /// Rows of quantised activations.
 ///
@@ -76,20 +79,58 @@ impl Q8Rows {
     }
 
     /// Quantises `values`, `[cols]`, into row `i`.
+    ///
+    /// # Panics
+    ///
+    /// If `i` is not a row, or `values` is not `cols` long.
     pub fn quantize(&mut self, isa: Isa, i: usize, values: &[f32]) {
-        let cols = self.cols;
-        assert_eq!(values.len(), cols, "row length");
-        let (q, g, h) = (i * cols, i * cols / GROUP, i * cols / 16);
-        crate::simd::quantize_row(
-            isa,
-            values,
-            &mut Q8Mut {
-                q: &mut self.q[q..][..cols],
-                d: &mut self.d[g..][..cols / GROUP],
-                sum16: &mut self.sum16[h..][..cols / 16],
-                sum32: &mut self.sum32[g..][..cols / GROUP],
-            },
-        );
+        assert_eq!(values.len(), self.cols, "row length");
+        let groups = 0..self.cols / GROUP;
+        // SAFETY: `self` is borrowed mutably and one row is handed out.
+        #[allow(unsafe_code)]
+        let mut row = unsafe { self.split().groups(i, groups) };
+        crate::simd::quantize_row(isa, values, &mut row);
+    }
+
+    /// All rows, for threads that write disjoint groups.
+    pub(crate) fn split(&mut self) -> Q8Split<'_> {
+        Q8Split {
+            cols: self.cols,
+            q: Split::new(&mut self.q),
+            d: Split::new(&mut self.d),
+            sum16: Split::new(&mut self.sum16),
+            sum32: Split::new(&mut self.sum32),
+        }
+    }
+}
+
+/// Rows that several threads write disjoint groups of.
+pub(crate) struct Q8Split<'a> {
+    cols: usize,
+    q: Split<'a, i8>,
+    d: Split<'a, f32>,
+    sum16: Split<'a, f32>,
+    sum32: Split<'a, f32>,
+}
+
+impl<'a> Q8Split<'a> {
+    /// Groups `groups` of row `i`.
+    ///
+    /// # Safety
+    ///
+    /// No other borrow of the same groups may be alive.
+    #[allow(unsafe_code)]
+    pub unsafe fn groups(&self, i: usize, groups: Range<usize>) -> Q8Mut<'a> {
+        let (at, n) = (i * self.cols / GROUP + groups.start, groups.len());
+        // SAFETY: disjoint groups are disjoint parts of each array; the caller promises the rest.
+        unsafe {
+            Q8Mut {
+                q: self.q.slice(at * GROUP, n * GROUP),
+                d: self.d.slice(at, n),
+                sum16: self.sum16.slice(2 * at, 2 * n),
+                sum32: self.sum32.slice(at, n),
+            }
+        }
     }
 }
 

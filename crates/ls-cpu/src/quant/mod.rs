@@ -3,7 +3,7 @@
 mod activations;
 mod unpack;
 
-pub(crate) use activations::{Q8Mut, quantize};
+pub(crate) use activations::{Q8Mut, Q8Split, quantize};
 pub use activations::{Q8Ref, Q8Rows};
 pub use unpack::dequantize_row;
 pub(crate) use unpack::{Unpacked, unpack_block};

@@ -8,6 +8,8 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_attention;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_gemm;
 pub(crate) mod scalar;
 
@@ -122,6 +124,55 @@ pub(crate) fn quantize_row(isa: Isa, x: &[f32], out: &mut Q8Mut<'_>) {
         // SAFETY: an `Isa` of this kind exists only where the features do.
         Kind::Avx2 | Kind::Avx512 => unsafe { avx2(x, out) },
         _ => quantize(x, out),
+    }
+}
+
+/// `out[i][k] = scale · q[i] · keys[k]`; `out` is `[Q, keys]`.
+pub(crate) fn scores<const Q: usize>(
+    isa: Isa,
+    q: [&[f32]; Q],
+    keys: &[u16],
+    scale: f32,
+    out: &mut [f32],
+) {
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 | Kind::Avx512 if q[0].len().is_multiple_of(8) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_attention::scores(q, keys, scale, out) }
+        }
+        _ => {
+            let d = q[0].len();
+            for (q, out) in q.iter().zip(out.chunks_exact_mut(keys.len() / d)) {
+                for (out, key) in out.iter_mut().zip(keys.chunks_exact(d)) {
+                    *out = scale * scalar::dot_f16(q, key);
+                }
+            }
+        }
+    }
+}
+
+/// `out[i] = Σ_k weights[i][k] · values[k]`; `weights` is `[Q, values]`.
+pub(crate) fn weighted_sums<const Q: usize>(
+    isa: Isa,
+    weights: &[f32],
+    values: &[u16],
+    out: [&mut [f32]; Q],
+) {
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 | Kind::Avx512 if out[0].len().is_multiple_of(8) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_attention::weighted_sums(weights, values, out) }
+        }
+        _ => {
+            for (out, weights) in out.into_iter().zip(weights.chunks_exact(weights.len() / Q)) {
+                out.fill(0.0);
+                for (w, value) in weights.iter().zip(values.chunks_exact(out.len())) {
+                    scalar::axpy_f16(out, *w, value);
+                }
+            }
+        }
     }
 }
 
