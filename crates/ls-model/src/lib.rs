@@ -2,6 +2,15 @@
 
 pub mod config;
 mod dtype;
+mod error;
+pub mod gguf;
+mod json;
+mod map;
+pub mod safetensors;
+mod tensor;
+mod weights;
 
 pub use config::Config;
 pub use dtype::TensorType;
+pub use error::{ModelError, Warning};
+pub use tensor::{Tensor, TensorInfo};
