@@ -10,7 +10,8 @@ pub mod run;
 use std::path::Path;
 
 use anyhow::Context;
-use ls_engine::{Engine, LoadOptions};
+use ls_engine::{Engine, LoadOptions, system};
+use ls_model::config::Architecture;
 
 use crate::output;
 
@@ -25,8 +26,9 @@ pub const KEEP: f64 = 1.0;
 fn load(path: &Path, context: Option<u64>, threads: Option<u16>) -> anyhow::Result<Engine> {
     let spinner = output::spinner(format!("loading {}", path.display()));
     let options = LoadOptions {
-        threads: threads.map_or(0, usize::from),
+        threads: threads.map_or_else(|| system::cores().usable, usize::from),
         context: context.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+        ..LoadOptions::default()
     };
     let engine = Engine::load(path, &options);
     spinner.finish_and_clear();
@@ -56,6 +58,11 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
 fn model_name(path: &Path) -> String {
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The name of a model family, as files write it.
+fn architecture_name(architecture: Architecture) -> String {
+    format!("{architecture:?}").to_lowercase()
 }
 
 #[cfg(test)]

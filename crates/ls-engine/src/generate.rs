@@ -3,6 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ls_model::Tokenizer;
+use ls_model::tokenizer::{DecodeFrom, DetokenizeStream, TokenizerError};
 use serde::Serialize;
 
 use crate::metrics::Recorder;
@@ -86,6 +88,9 @@ pub enum GenerateError {
     /// No token could be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// A token has no text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// The model could not be computed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -104,11 +109,12 @@ trait Decoder {
 
 /// What a generation needs of a tokenizer.
 trait Detokenizer {
+    fn vocab_size(&self) -> usize;
     fn ends_text(&self, token: u32) -> bool;
-    /// Appends the characters that `token` completes.
-    fn push(&mut self, token: u32, out: &mut String);
-    /// Appends what an unfinished character amounts to.
-    fn finish(&mut self, out: &mut String);
+    /// The characters that `token` completes.
+    fn push(&mut self, token: u32) -> Result<&str, TokenizerError>;
+    /// What an unfinished character amounts to.
+    fn finish(&mut self) -> &str;
 }
 
 struct EngineDecoder<'a> {
@@ -134,6 +140,46 @@ impl Decoder for EngineDecoder<'_> {
     }
 }
 
+struct TokenText<'a> {
+    tokenizer: &'a Tokenizer,
+    stream: DetokenizeStream<'a>,
+}
+
+impl Detokenizer for TokenText<'_> {
+    fn vocab_size(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+
+    fn ends_text(&self, token: u32) -> bool {
+        self.tokenizer.is_end_of_generation(token)
+    }
+
+    fn push(&mut self, token: u32) -> Result<&str, TokenizerError> {
+        self.stream.push(token)
+    }
+
+    fn finish(&mut self) -> &str {
+        self.stream.finish()
+    }
+}
+
+/// Continues what `state` holds with `prompt`, then with tokens that `sampler` chooses.
+///
+/// `on_event` is told of progress and text as they come; when it returns `Break` the generation
+/// ends as if it were cancelled. Decoding allocates nothing once the buffers have their size.
+pub fn generate(
+    engine: &Engine,
+    state: &mut State,
+    prompt: &[u32],
+    sampler: &mut Sampler,
+    options: &GenerateOptions,
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
+) -> Result<Generation, GenerateError> {
+    let tokenizer = engine.tokenizer();
+    let mut text = TokenText { tokenizer, stream: tokenizer.stream(DecodeFrom::Middle) };
+    run(&mut EngineDecoder { engine, state }, &mut text, prompt, sampler, options, on_event)
+}
+
 /// A generation in progress.
 struct Run<'a> {
     model: &'a mut dyn Decoder,
@@ -141,6 +187,8 @@ struct Run<'a> {
     output: Output<'a>,
     options: &'a GenerateOptions<'a>,
     recorder: Recorder,
+    /// Tokens of the tokenizer.
+    n_tokens: usize,
     tokens: Vec<u32>,
 }
 
@@ -162,13 +210,14 @@ impl Run<'_> {
             ControlFlow::Break(reason) => return Ok(reason),
         };
         loop {
-            if let Some(reason) = self.take(token) {
+            if let Some(reason) = self.take(token)? {
                 return Ok(reason);
             }
             if self.model.position() == self.model.capacity() {
                 return Ok(FinishReason::ContextFull);
             }
-            token = self.sampler.sample(self.model.decode(token)?)?;
+            let logits = self.model.decode(token)?;
+            token = self.sampler.sample(of_tokens(logits, self.n_tokens))?;
             self.recorder.step();
         }
     }
@@ -189,6 +238,7 @@ impl Run<'_> {
                 if self.options.max_tokens == Some(0) {
                     return Ok(ControlFlow::Break(FinishReason::MaxTokens));
                 }
+                let logits = of_tokens(logits, self.n_tokens);
                 return Ok(ControlFlow::Continue(self.sampler.sample(logits)?));
             }
         }
@@ -196,19 +246,19 @@ impl Run<'_> {
     }
 
     /// Adds a chosen token to the answer; says why it was the last, if it was.
-    fn take(&mut self, token: u32) -> Option<FinishReason> {
+    fn take(&mut self, token: u32) -> Result<Option<FinishReason>, TokenizerError> {
         self.recorder.chosen();
         if self.output.detokenizer.ends_text(token) {
-            return Some(FinishReason::EndOfText);
+            return Ok(Some(FinishReason::EndOfText));
         }
         self.tokens.push(token);
-        if let Some(reason) = self.output.push(token) {
-            return Some(reason);
+        if let Some(reason) = self.output.push(token)? {
+            return Ok(Some(reason));
         }
         if self.options.max_tokens.is_some_and(|max| self.tokens.len() >= max) {
-            return Some(FinishReason::MaxTokens);
+            return Ok(Some(FinishReason::MaxTokens));
         }
-        self.is_cancelled().then_some(FinishReason::Cancelled)
+        Ok(self.is_cancelled().then_some(FinishReason::Cancelled))
     }
 
     fn is_cancelled(&self) -> bool {
@@ -216,11 +266,16 @@ impl Run<'_> {
     }
 }
 
+/// The logits of tokens that have a text: the model's output can be longer, by rows that were only
+/// added to round its size up and were never trained.
+fn of_tokens(logits: &[f32], n_tokens: usize) -> &[f32] {
+    &logits[..n_tokens.min(logits.len())]
+}
+
 /// Turns tokens into text, keeps stop strings out of it, and passes it on.
 struct Output<'a> {
     detokenizer: &'a mut dyn Detokenizer,
     filter: StopFilter,
-    piece: String,
     text: String,
     on_event: &'a mut dyn FnMut(Event) -> ControlFlow<()>,
 }
@@ -230,10 +285,9 @@ impl Output<'_> {
         (self.on_event)(Event::Prompt { done, total })
     }
 
-    fn push(&mut self, token: u32) -> Option<FinishReason> {
-        self.piece.clear();
-        self.detokenizer.push(token, &mut self.piece);
-        self.pass_piece()
+    fn push(&mut self, token: u32) -> Result<Option<FinishReason>, TokenizerError> {
+        let piece = self.detokenizer.push(token)?;
+        Ok(pass(piece, &mut self.filter, &mut self.text, self.on_event))
     }
 
     /// Passes on what was held back, unless something after it ended the generation.
@@ -241,26 +295,27 @@ impl Output<'_> {
         if matches!(reason, FinishReason::StopString | FinishReason::Cancelled) {
             return;
         }
-        self.piece.clear();
-        self.detokenizer.finish(&mut self.piece);
-        if self.pass_piece().is_none() {
-            let held = self.filter.finish();
+        let rest = self.detokenizer.finish();
+        if pass(rest, &mut self.filter, &mut self.text, self.on_event).is_none() {
             // The generation is over: there is nothing left to break off.
-            let _ = show(held, &mut self.text, self.on_event);
+            let _ = show(self.filter.finish(), &mut self.text, self.on_event);
         }
     }
+}
 
-    fn pass_piece(&mut self) -> Option<FinishReason> {
-        if self.piece.is_empty() {
-            return None;
-        }
-        let (shown, reason) = match self.filter.push(&self.piece) {
-            Passed::Text(shown) => (shown, None),
-            Passed::Stopped(shown, _) => (shown, Some(FinishReason::StopString)),
-        };
-        let flow = show(shown, &mut self.text, self.on_event);
-        reason.or_else(|| flow.is_break().then_some(FinishReason::Cancelled))
-    }
+/// Shows what the filter lets through; says why this ended the generation, if it did.
+fn pass(
+    piece: &str,
+    filter: &mut StopFilter,
+    text: &mut String,
+    on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
+) -> Option<FinishReason> {
+    let (shown, reason) = match filter.push(piece) {
+        Passed::Text(shown) => (shown, None),
+        Passed::Stopped(shown, _) => (shown, Some(FinishReason::StopString)),
+    };
+    let flow = show(shown, text, on_event);
+    reason.or_else(|| flow.is_break().then_some(FinishReason::Cancelled))
 }
 
 fn show(
@@ -293,16 +348,16 @@ fn run(
     }
     // One token more than fits can be chosen, though none can follow it.
     let most = options.max_tokens.unwrap_or(usize::MAX).min(room - prompt.len() + 1);
+    let n_tokens = detokenizer.vocab_size();
     let output = Output {
         detokenizer,
         filter: StopFilter::new(options.stop.iter().cloned()),
-        piece: String::with_capacity(64),
         text: String::with_capacity(most * BYTES_PER_TOKEN),
         on_event,
     };
     let tokens = Vec::with_capacity(most);
-    let run = Run { model, sampler, output, options, recorder: Recorder::start(), tokens };
-    run.generate(prompt)
+    let recorder = Recorder::start();
+    Run { model, sampler, output, options, recorder, n_tokens, tokens }.generate(prompt)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod stop;
 pub mod system;
 
 pub use error::EngineError;
-pub use generate::{Event, FinishReason, GenerateError, GenerateOptions, Generation};
+pub use generate::{Event, FinishReason, GenerateError, GenerateOptions, Generation, generate};
 pub use metrics::{Metrics, PeakRss};
 pub use model::{Engine, LoadOptions};
 pub use perplexity::{Perplexity, PerplexityError, PerplexityOptions, n_chunks, perplexity};

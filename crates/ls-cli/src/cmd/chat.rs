@@ -2,10 +2,13 @@
 
 use std::io::BufRead;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
 use ls_engine::{Engine, FinishReason, Sampler, State};
-use ls_model::template::Message;
+use ls_model::template::{Date, Message};
 use ls_model::tokenizer::EncodeOptions;
+use ls_model::{ChatTemplate, Tokenizer};
 
 use crate::args::RunArgs;
 use crate::cmd::run;
@@ -44,22 +47,44 @@ fn parse(line: &str) -> Input<'_> {
 
 /// The messages that a conversation begins with.
 pub fn opening(system: Option<&str>) -> Vec<Message> {
-    system.map(|text| message("system", text)).into_iter().collect()
+    system.map(|text| Message::new("system", text)).into_iter().collect()
 }
 
 /// A message of the user.
 pub fn user(text: &str) -> Message {
-    message("user", text)
+    Message::new("user", text)
 }
 
-fn message(role: &str, content: &str) -> Message {
-    Message { role: role.into(), content: content.into() }
+/// The model's chat format.
+#[derive(Debug)]
+pub struct Format<'a> {
+    template: ChatTemplate,
+    tokenizer: &'a Tokenizer,
 }
 
-/// The tokens of a conversation, up to where the model's next answer begins.
-pub fn encode(engine: &Engine, messages: &[Message]) -> anyhow::Result<Vec<u32>> {
-    let text = engine.chat_template()?.render(messages, true)?;
-    Ok(engine.tokenizer().encode(&text, EncodeOptions::PROMPT)?)
+impl<'a> Format<'a> {
+    /// The format that comes with the model.
+    pub fn of(engine: &'a Engine) -> anyhow::Result<Self> {
+        let source = engine.model().chat_template().context(
+            "the model has no chat template; give a prompt with -p to continue a text instead",
+        )?;
+        Ok(Self { template: ChatTemplate::new(source)?, tokenizer: engine.tokenizer() })
+    }
+
+    /// The tokens of a conversation, up to where the model's next answer begins.
+    pub fn encode(&self, messages: &[Message]) -> anyhow::Result<Vec<u32>> {
+        let text_of = |token: Option<u32>| {
+            token.and_then(|token| self.tokenizer.token_text(token)).unwrap_or_default()
+        };
+        let (bos, eos) = (text_of(self.tokenizer.bos()), text_of(self.tokenizer.eos()));
+        let text = self.template.render(messages, true, bos, eos, today())?;
+        Ok(self.tokenizer.encode(&text, EncodeOptions::PROMPT)?)
+    }
+}
+
+fn today() -> Option<Date> {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since_1970.as_secs()).ok().map(Date::from_unix)
 }
 
 /// Talks with the user until one of them leaves.
@@ -71,7 +96,8 @@ pub fn talk(
 ) -> anyhow::Result<ExitCode> {
     let mut messages = opening(args.system.as_deref());
     // Whether the template works is found before the user has typed anything.
-    encode(engine, &[opening(args.system.as_deref()), vec![user("Hello")]].concat())?;
+    let format = Format::of(engine)?;
+    format.encode(&[opening(args.system.as_deref()), vec![user("Hello")]].concat())?;
     let mut known = Known::default();
     output::stdout("Chat; /help says what else there is.\n")?;
     while let Some(line) = read_line()? {
@@ -88,8 +114,11 @@ pub fn talk(
             }
             Input::Say(text) => {
                 messages.push(user(text));
-                match answer(args, engine, state, sampler, &messages, &mut known) {
-                    Ok(text) => messages.push(message("assistant", &text)),
+                let answered = format
+                    .encode(&messages)
+                    .and_then(|tokens| answer(args, engine, state, sampler, &tokens, &mut known));
+                match answered {
+                    Ok(text) => messages.push(Message::new("assistant", text)),
                     Err(error) if output::is_closed_pipe(&error) => return Err(error),
                     Err(error) => {
                         messages.pop();
@@ -117,14 +146,13 @@ fn answer(
     engine: &Engine,
     state: &mut State,
     sampler: &mut Sampler,
-    messages: &[Message],
+    tokens: &[u32],
     known: &mut Known,
 ) -> anyhow::Result<String> {
-    let tokens = encode(engine, messages)?;
-    state.truncate(known.keep(&tokens));
+    state.truncate(known.keep(tokens));
     let new = &tokens[state.position()..];
     let generation = run::stream(engine, state, new, sampler, &run::options(args, None), true)?;
-    known.set(&tokens, &generation.tokens, state.position());
+    known.set(tokens, &generation.tokens, state.position());
     let end = if generation.text.ends_with('\n') { "" } else { "\n" };
     output::stdout(end)?;
     if generation.finish_reason == FinishReason::ContextFull {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ls_model::config::Architecture;
-use ls_model::{Config, ModelFile, TensorInfo, Tokenizer};
+use ls_model::{Config, ModelFile, Source, TensorInfo, Tokenizer};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
@@ -73,7 +73,7 @@ struct TensorRow<'a> {
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let model = ModelFile::open(&args.model)?;
-    let tokenizer = Tokenizer::from_model(&model)?;
+    let tokenizer = model.tokenizer()?;
     let config = model.config();
     let report = Report {
         name: &config.name,
@@ -119,13 +119,25 @@ fn totals(tensors: &[TensorInfo]) -> Vec<TypeTotal> {
 
 fn tokenizer_summary(model: &ModelFile, tokenizer: &Tokenizer) -> TokenizerSummary {
     TokenizerSummary {
-        kind: tokenizer.kind().to_string(),
+        kind: tokenizer_kind(model.source()),
         tokens: tokenizer.vocab_size(),
         bos: tokenizer.bos(),
         eos: tokenizer.eos(),
         adds_bos: tokenizer.adds_bos(),
         chat_template: model.chat_template().is_some(),
     }
+}
+
+/// The kind of tokenizer and its rule for cutting words, as the model's files name them.
+fn tokenizer_kind(source: &Source) -> String {
+    let Source::Gguf(metadata) = source else { return "tokenizer.json".into() };
+    let value = |key| metadata.get::<&str>(key).ok().flatten();
+    let kind = match value("tokenizer.ggml.model") {
+        Some("llama") => "SentencePiece",
+        Some("gpt2") => "byte-level BPE",
+        other => other.unwrap_or("unnamed"),
+    };
+    value("tokenizer.ggml.pre").map_or(kind.into(), |pre| format!("{kind} ({pre})"))
 }
 
 fn memory_need(config: &Config, weight_bytes: u64, context: usize) -> MemoryNeed {
@@ -252,7 +264,13 @@ fn count(n: u64) -> String {
         1_000_000..1_000_000_000 => (n as f64 / 1e6, "M"),
         _ => (n as f64 / 1e9, "G"),
     };
-    let decimals = if value < 10.0 { 2 } else if value < 100.0 { 1 } else { 0 };
+    let decimals = if value < 10.0 {
+        2
+    } else if value < 100.0 {
+        1
+    } else {
+        0
+    };
     format!("{value:.decimals$} {unit}")
 }
 

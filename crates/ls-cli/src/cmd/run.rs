@@ -122,7 +122,7 @@ fn encode(args: &RunArgs, engine: &Engine, prompt: &str) -> anyhow::Result<Vec<u
     }
     let mut messages = chat::opening(args.system.as_deref());
     messages.push(chat::user(prompt));
-    chat::encode(engine, &messages)
+    chat::Format::of(engine)?.encode(&messages)
 }
 
 fn sample_params(args: &SamplingArgs) -> SampleParams {
@@ -205,7 +205,8 @@ fn describe(engine: &Engine, state: &State, load_ms: f64) {
 pub fn report(generation: &Generation, seed: u64) {
     let metrics = &generation.metrics;
     let rate = |rate: Option<f64>| rate.map_or("-".into(), |rate| format!("{rate:.1}"));
-    let ttft = metrics.first_token_time.map_or("-".into(), |t| format!("{:.0}", t.as_secs_f64() * 1e3));
+    let ttft =
+        metrics.first_token_time.map_or("-".into(), |t| format!("{:.0}", t.as_secs_f64() * 1e3));
     let peak = metrics.peak_rss_anon.map_or("-".into(), output::bytes);
     output::note(format_args!(
         "prompt {} tokens, {} tokens/s; first token after {ttft} ms; {} tokens, {} tokens/s; \

@@ -13,11 +13,13 @@ const END: u32 = 60;
 
 impl Counter {
     fn new(capacity: usize) -> Self {
-        Self { seen: Vec::new(), capacity, logits: vec![0.0; VOCAB] }
+        Self { seen: Vec::new(), capacity, logits: vec![0.0; VOCAB + 1] }
     }
 
     fn answer(&mut self) -> &[f32] {
         self.logits.fill(0.0);
+        // A row without a token, and likelier than all that have one.
+        self.logits[VOCAB] = 9.0;
         self.logits[(self.seen[self.seen.len() - 1] as usize + 1) % VOCAB] = 5.0;
         &self.logits
     }
@@ -47,26 +49,32 @@ impl Decoder for Counter {
 /// Token t is the letter after 'a' by t % 26; odd tokens are shown with the one that follows.
 #[derive(Default)]
 struct Letters {
-    pending: Option<char>,
+    pending: String,
+    text: String,
 }
 
 impl Detokenizer for Letters {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
     fn ends_text(&self, token: u32) -> bool {
         token == END
     }
 
-    fn push(&mut self, token: u32, out: &mut String) {
-        let letter = char::from(b'a' + (token % 26) as u8);
-        out.extend(self.pending.take());
-        if token % 2 == 1 {
-            self.pending = Some(letter);
-        } else {
-            out.push(letter);
+    fn push(&mut self, token: u32) -> Result<&str, TokenizerError> {
+        self.pending.push(char::from(b'a' + (token % 26) as u8));
+        self.text.clear();
+        if token.is_multiple_of(2) {
+            self.text.push_str(&self.pending);
+            self.pending.clear();
         }
+        Ok(&self.text)
     }
 
-    fn finish(&mut self, out: &mut String) {
-        out.extend(self.pending.take());
+    fn finish(&mut self) -> &str {
+        self.text = std::mem::take(&mut self.pending);
+        &self.text
     }
 }
 

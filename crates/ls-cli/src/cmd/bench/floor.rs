@@ -25,7 +25,8 @@ impl Floor {
         let mut slices = Vec::new();
         let mut token_bytes = 0;
         for info in model.tensors() {
-            let data = model.tensor(&info.name)?.data;
+            let Some(tensor) = model.tensor(&info.name)? else { continue };
+            let data = tensor.data;
             slices.push(data);
             // Of an embedding that is not the output head too, a token reads one row.
             if info.name != "token_embd.weight" || engine.config().tied_output {
@@ -73,7 +74,8 @@ fn sum(blocks: &[&[u8]]) -> u64 {
     let mut total = 0u64;
     for block in blocks {
         let (words, rest) = block.as_chunks::<8>();
-        let words = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+        let words =
+            words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
         total = total.wrapping_add(words);
         total = rest.iter().fold(total, |sum, &byte| sum.wrapping_add(u64::from(byte)));
     }
