@@ -1,8 +1,11 @@
 //! Joins model files and compute into load, prefill and decode.
 
 mod error;
+mod forward;
 mod model;
+mod rotary;
 mod state;
+mod weights;
 
 pub use error::EngineError;
 pub use model::{Engine, LoadOptions};
