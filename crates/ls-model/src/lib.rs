@@ -2,6 +2,10 @@
 
 pub mod config;
 mod dtype;
+pub mod template;
+pub mod tokenizer;
 
 pub use config::Config;
 pub use dtype::TensorType;
+pub use template::ChatTemplate;
+pub use tokenizer::Tokenizer;
