@@ -1,15 +1,18 @@
 //! Joins model files and compute into load, prefill and decode.
 
 mod error;
+mod forward;
 mod generate;
 mod metrics;
 mod model;
 mod perplexity;
 mod rng;
+mod rotary;
 mod sample;
 mod state;
 mod stop;
 pub mod system;
+mod weights;
 
 pub use error::EngineError;
 pub use generate::{Event, FinishReason, GenerateError, GenerateOptions, Generation, generate};
