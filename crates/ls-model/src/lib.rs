@@ -3,14 +3,17 @@
 pub mod config;
 mod dtype;
 mod error;
+mod file;
 pub mod gguf;
 mod json;
 mod map;
 pub mod safetensors;
+mod schema;
 mod tensor;
 mod weights;
 
 pub use config::Config;
 pub use dtype::TensorType;
 pub use error::{ModelError, Warning};
+pub use file::{ModelFile, Source};
 pub use tensor::{Tensor, TensorInfo};
