@@ -2,10 +2,19 @@
 
 pub mod config;
 mod dtype;
+mod error;
+pub mod gguf;
+mod json;
+mod map;
+pub mod safetensors;
 pub mod template;
+mod tensor;
 pub mod tokenizer;
+mod weights;
 
 pub use config::Config;
 pub use dtype::TensorType;
+pub use error::{ModelError, Warning};
 pub use template::ChatTemplate;
+pub use tensor::{Tensor, TensorInfo};
 pub use tokenizer::Tokenizer;

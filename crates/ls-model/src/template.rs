@@ -19,6 +19,7 @@ mod error;
 mod helpers;
 
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use regex_automata::Input;
@@ -141,7 +142,7 @@ impl ChatTemplate {
             env.add_function("strftime_now", move |format: &str| helpers::strftime(&now, format));
         }
         let context = context! {
-            messages => messages,
+            messages => Serde(messages),
             add_generation_prompt => add_generation_prompt,
             bos_token => bos_text,
             eos_token => eos_text,
