@@ -105,9 +105,9 @@ impl ChatTemplate {
         let config: serde_json::Value = serde_json::from_slice(json)
             .map_err(|error| TemplateError::Config { reason: error.to_string() })?;
         let template = &config["chat_template"];
-        let named = template.as_array().and_then(|templates| {
-            templates.iter().find(|template| template["name"] == "default")
-        });
+        let named = template
+            .as_array()
+            .and_then(|templates| templates.iter().find(|template| template["name"] == "default"));
         let source = named.map_or(template, |template| &template["template"]);
         match source {
             serde_json::Value::Null => Ok(None),
