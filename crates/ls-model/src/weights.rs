@@ -47,6 +47,24 @@ impl Weights {
         self.by_name.get(name).and_then(|idx| self.tensors.get(*idx))
     }
 
+    /// The entry of a tensor that must be there with this shape; `model` is named when it is not.
+    pub fn require(
+        &self,
+        name: &str,
+        expected: &[usize],
+        model: &Path,
+    ) -> Result<&TensorInfo, ModelError> {
+        let (tensor, expected) = (name.to_owned(), expected.to_vec());
+        let Some(info) = self.info(name) else {
+            return Err(ModelError::MissingTensor { path: model.to_owned(), tensor, expected });
+        };
+        if info.shape != expected {
+            let (path, found) = (self.path_of(info).to_owned(), info.shape.clone());
+            return Err(ModelError::Shape { path, tensor, expected, found });
+        }
+        Ok(info)
+    }
+
     /// The file of `info`, which must come from this very model.
     pub fn path_of(&self, info: &TensorInfo) -> &Path {
         self.files.get(info.file_idx).map_or(Path::new(""), Mapping::path)

@@ -1,0 +1,245 @@
+//! Blocks of every format in one common form: `w = scale · q + min`.
+//!
+//! Scales and mins come out exact (an f16 times a few bits fits an f32), so dequantising through
+//! this form rounds as the formats' definition does.
+
+use half::{bf16, f16};
+
+use crate::Format;
+
+/// Up to 256 weights of one row: `q` and, for each 16 of them, scale and min.
+#[repr(align(32))]
+#[derive(Clone, Debug)]
+pub(crate) struct Unpacked {
+    pub q: [u8; 256],
+    pub scale: [f32; 16],
+    pub min: [f32; 16],
+}
+
+impl Default for Unpacked {
+    fn default() -> Self {
+        Self { q: [0; 256], scale: [0.0; 16], min: [0.0; 16] }
+    }
+}
+
+#[inline(always)]
+fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Unpacks one block of a quantised `format` (`format.block_bytes()` bytes) into `out`.
+///
+/// Formats with blocks of 32 fill the first group only.
+#[inline(always)]
+pub(crate) fn unpack_block(format: Format, block: &[u8], out: &mut Unpacked) {
+    match format {
+        Format::Q4_0 => {
+            let block: &[u8; 18] = block.try_into().expect("a Q4_0 block");
+            let d = half_at(block, 0);
+            nibbles(&block[2..18], &mut out.q[..32]);
+            fill(out, d, -8.0 * d);
+        }
+        Format::Q4_1 => {
+            let block: &[u8; 20] = block.try_into().expect("a Q4_1 block");
+            nibbles(&block[4..20], &mut out.q[..32]);
+            fill(out, half_at(block, 0), half_at(block, 2));
+        }
+        Format::Q5_0 => {
+            let block: &[u8; 22] = block.try_into().expect("a Q5_0 block");
+            let d = half_at(block, 0);
+            nibbles(&block[6..22], &mut out.q[..32]);
+            fifth_bits(u32::from_le_bytes([block[2], block[3], block[4], block[5]]), &mut out.q);
+            fill(out, d, -16.0 * d);
+        }
+        Format::Q5_1 => {
+            let block: &[u8; 24] = block.try_into().expect("a Q5_1 block");
+            nibbles(&block[8..24], &mut out.q[..32]);
+            fifth_bits(u32::from_le_bytes([block[4], block[5], block[6], block[7]]), &mut out.q);
+            fill(out, half_at(block, 0), half_at(block, 2));
+        }
+        Format::Q8_0 => {
+            let block: &[u8; 34] = block.try_into().expect("a Q8_0 block");
+            let d = half_at(block, 0);
+            for (q, b) in out.q[..32].iter_mut().zip(&block[2..34]) {
+                *q = b ^ 0x80;
+            }
+            fill(out, d, -128.0 * d);
+        }
+        Format::Q2_K => unpack_q2_k(block.try_into().expect("a Q2_K block"), out),
+        Format::Q3_K => unpack_q3_k(block.try_into().expect("a Q3_K block"), out),
+        Format::Q4_K => unpack_q4_k(block.try_into().expect("a Q4_K block"), out),
+        Format::Q5_K => unpack_q5_k(block.try_into().expect("a Q5_K block"), out),
+        Format::Q6_K => unpack_q6_k(block.try_into().expect("a Q6_K block"), out),
+        Format::F32 | Format::F16 | Format::BF16 => unreachable!("not a quantised format"),
+    }
+}
+
+#[inline(always)]
+fn fill(out: &mut Unpacked, scale: f32, min: f32) {
+    out.scale[..2].fill(scale);
+    out.min[..2].fill(min);
+}
+
+/// Low nibbles of `from` (n bytes) are the first n values, high nibbles the next n.
+#[inline(always)]
+fn nibbles(from: &[u8], to: &mut [u8]) {
+    let (low, high) = to.split_at_mut(from.len());
+    for ((l, h), b) in low.iter_mut().zip(high).zip(from) {
+        *l = b & 15;
+        *h = b >> 4;
+    }
+}
+
+#[inline(always)]
+fn fifth_bits(bits: u32, q: &mut [u8; 256]) {
+    for (i, q) in q[..32].iter_mut().enumerate() {
+        *q |= ((bits >> i & 1) << 4) as u8;
+    }
+}
+
+#[inline(always)]
+fn unpack_q2_k(block: &[u8; 84], out: &mut Unpacked) {
+    let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+    for i in 0..16 {
+        out.scale[i] = d * f32::from(block[i] & 15);
+        out.min[i] = -dmin * f32::from(block[i] >> 4);
+    }
+    for half in 0..2 {
+        let from = &block[16 + 32 * half..][..32];
+        for j in 0..4 {
+            let to = &mut out.q[128 * half + 32 * j..][..32];
+            for (q, b) in to.iter_mut().zip(from) {
+                *q = b >> (2 * j) & 3;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn unpack_q3_k(block: &[u8; 110], out: &mut Unpacked) {
+    let d = half_at(block, 108);
+    let scales = &block[96..108];
+    for i in 0..16 {
+        let low = if i < 8 { scales[i] & 15 } else { scales[i - 8] >> 4 };
+        let high = scales[8 + i % 4] >> (2 * (i / 4)) & 3;
+        let scale = d * f32::from((low | high << 4) as i8 - 32);
+        out.scale[i] = scale;
+        out.min[i] = -4.0 * scale;
+    }
+    let high = &block[..32];
+    for half in 0..2 {
+        let from = &block[32 + 32 * half..][..32];
+        for j in 0..4 {
+            let bit = 4 * half + j;
+            let to = &mut out.q[128 * half + 32 * j..][..32];
+            for ((q, b), h) in to.iter_mut().zip(from).zip(high) {
+                *q = (b >> (2 * j) & 3) | (h >> bit & 1) << 2;
+            }
+        }
+    }
+}
+
+/// The eight 6-bit scales and mins of a Q4_K or Q5_K block, from its 12 bytes.
+#[inline(always)]
+pub(crate) fn scales_k4(s: &[u8]) -> ([u8; 8], [u8; 8]) {
+    let (mut scale, mut min) = ([0; 8], [0; 8]);
+    for j in 0..4 {
+        scale[j] = s[j] & 63;
+        min[j] = s[j + 4] & 63;
+        scale[j + 4] = s[j + 8] & 15 | s[j] >> 6 << 4;
+        min[j + 4] = s[j + 8] >> 4 | s[j + 4] >> 6 << 4;
+    }
+    (scale, min)
+}
+
+#[inline(always)]
+fn fill_k4(block: &[u8], out: &mut Unpacked) {
+    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+    let (scale, min) = scales_k4(&block[4..16]);
+    for j in 0..8 {
+        out.scale[2 * j..2 * j + 2].fill(d * f32::from(scale[j]));
+        out.min[2 * j..2 * j + 2].fill(-dmin * f32::from(min[j]));
+    }
+}
+
+#[inline(always)]
+fn unpack_q4_k(block: &[u8; 144], out: &mut Unpacked) {
+    fill_k4(block, out);
+    for j in 0..4 {
+        nibbles(&block[16 + 32 * j..][..32], &mut out.q[64 * j..][..64]);
+    }
+}
+
+#[inline(always)]
+fn unpack_q5_k(block: &[u8; 176], out: &mut Unpacked) {
+    fill_k4(block, out);
+    let high = &block[16..48];
+    for j in 0..4 {
+        let to = &mut out.q[64 * j..][..64];
+        nibbles(&block[48 + 32 * j..][..32], to);
+        let (a, b) = to.split_at_mut(32);
+        for ((a, b), h) in a.iter_mut().zip(b).zip(high) {
+            *a |= (h >> (2 * j) & 1) << 4;
+            *b |= (h >> (2 * j + 1) & 1) << 4;
+        }
+    }
+}
+
+#[inline(always)]
+fn unpack_q6_k(block: &[u8; 210], out: &mut Unpacked) {
+    let d = half_at(block, 208);
+    for i in 0..16 {
+        let scale = d * f32::from(block[192 + i] as i8);
+        out.scale[i] = scale;
+        out.min[i] = -32.0 * scale;
+    }
+    for half in 0..2 {
+        let low = &block[64 * half..][..64];
+        let high = &block[128 + 32 * half..][..32];
+        let to = &mut out.q[128 * half..][..128];
+        let (first, second) = to.split_at_mut(64);
+        for i in 0..32 {
+            first[i] = low[i] & 15 | (high[i] & 3) << 4;
+            first[i + 32] = low[i + 32] & 15 | (high[i] >> 2 & 3) << 4;
+            second[i] = low[i] >> 4 | (high[i] >> 4 & 3) << 4;
+            second[i + 32] = low[i + 32] >> 4 | (high[i] >> 6) << 4;
+        }
+    }
+}
+
+/// Writes the weights of one row, `out.len()` of them, as f32.
+///
+/// # Panics
+///
+/// If `row` is not exactly a row of `out.len()` weights in `format`.
+pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) {
+    assert_eq!(Some(row.len()), format.row_bytes(out.len()), "row length of {format}");
+    match format {
+        Format::F32 => {
+            for (o, b) in out.iter_mut().zip(row.as_chunks::<4>().0) {
+                *o = f32::from_le_bytes(*b);
+            }
+        }
+        Format::F16 => {
+            for (o, b) in out.iter_mut().zip(row.as_chunks::<2>().0) {
+                *o = f16::from_le_bytes(*b).to_f32();
+            }
+        }
+        Format::BF16 => {
+            for (o, b) in out.iter_mut().zip(row.as_chunks::<2>().0) {
+                *o = bf16::from_le_bytes(*b).to_f32();
+            }
+        }
+        _ => {
+            let mut unpacked = Unpacked::default();
+            let len = format.block_len();
+            for (o, block) in out.chunks_mut(len).zip(row.chunks(format.block_bytes())) {
+                unpack_block(format, block, &mut unpacked);
+                for (i, o) in o.iter_mut().enumerate() {
+                    let half = i / 16;
+                    *o = unpacked.scale[half] * f32::from(unpacked.q[i]) + unpacked.min[half];
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! AVX2 (with FMA and F16C) kernels: dot products of one row.
+//!
+//! Quantised rows: unsigned weight bytes times signed activation bytes give pairs of 16-bit sums
+//! (`maddubs`), which are widened to 32 bits, scaled as f32 and accumulated.
+
+use std::arch::x86_64::*;
+
+use crate::Format;
+use crate::quant::Q8Ref;
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(bytes: &[u8; 32]) -> __m256i {
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load_i8(bytes: &[i8; 32]) -> __m256i {
+    // SAFETY: 32 readable bytes; the load needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load16(bytes: &[u8; 16]) -> __m128i {
+    // SAFETY: 16 readable bytes; the load needs no alignment.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load_ps(x: &[f32; 8]) -> __m256 {
+    // SAFETY: 8 readable floats; the load needs no alignment.
+    unsafe { _mm256_loadu_ps(x.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn store_ps(x: &mut [f32; 8], v: __m256) {
+    // SAFETY: 8 writable floats; the store needs no alignment.
+    unsafe { _mm256_storeu_ps(x.as_mut_ptr(), v) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(crate) fn load_f16(x: &[u16; 8]) -> __m256 {
+    // SAFETY: 16 readable bytes; the load needs no alignment.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(x.as_ptr().cast()) })
+}
+
+/// Sum of the eight lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn sum8(v: __m256) -> f32 {
+    let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+}
+
+#[inline]
+fn u16_at(block: &[u8], at: usize) -> i16 {
+    i16::from_le_bytes([block[at], block[at + 1]])
+}
+
+/// The f16 at `at` of each of eight blocks.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> __m256 {
+    let h = |i: usize| blocks.get(i).map_or(0, |b| u16_at(b, at));
+    _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn half_at(block: &[u8], at: usize) -> f32 {
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, at) as u16))))
+}
+
+/// Up to eight floats, zeros after them.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn up_to_8(x: &[f32]) -> __m256 {
+    match x.first_chunk::<8>() {
+        Some(x) => load_ps(x),
+        None => {
+            let mut padded = [0.0; 8];
+            padded[..x.len()].copy_from_slice(x);
+            load_ps(&padded)
+        }
+    }
+}
+
+/// Sums of four products, as eight i32: unsigned `q` (at most 7 bits) times signed `a`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn products(q: __m256i, a: __m256i) -> __m256i {
+    _mm256_madd_epi16(_mm256_maddubs_epi16(q, a), _mm256_set1_epi16(1))
+}
+
+/// Bytes of 16 to two halves: low nibbles below, high nibbles above.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles16(b: __m128i) -> __m256i {
+    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(b), b);
+    _mm256_and_si256(both, _mm256_set1_epi8(15))
+}
+
+/// For each set bit i of `bits`, byte i is 16.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fifth_bits(bits: u32) -> __m256i {
+    let spread = _mm256_shuffle_epi8(
+        _mm256_set1_epi32(bits as i32),
+        _mm256_set_epi64x(
+            0x0303030303030303,
+            0x0202020202020202,
+            0x0101010101010101,
+            0x0000000000000000,
+        ),
+    );
+    let select = _mm256_set1_epi64x(0x8040201008040201u64 as i64);
+    let hit = _mm256_cmpeq_epi8(_mm256_and_si256(spread, select), select);
+    _mm256_and_si256(hit, _mm256_set1_epi8(16))
+}
+
+/// The kinds of 32-weight blocks, as constants: header offsets and how bytes unpack.
+trait Block32 {
+    /// Where the f16 min lies, or the constant that times the scale is the min.
+    const MIN: Min;
+    const SIGNED: bool = false;
+}
+
+enum Min {
+    At(usize),
+    Times(f32),
+}
+
+macro_rules! block32 {
+    ($kind:ident, $dot:ident, $bytes:literal, $min:expr, $signed:literal, |$b:ident| $q:expr) => {
+        struct $kind;
+        impl Block32 for $kind {
+            const MIN: Min = $min;
+            const SIGNED: bool = $signed;
+        }
+
+        #[inline]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn $dot(row: &[u8], x: Q8Ref<'_>) -> f32 {
+            let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+            let mut mins = _mm256_setzero_ps();
+            let a = x.q.as_chunks::<32>().0;
+            let mut eight = |blocks: &[[u8; $bytes]], a: &[[i8; 32]], d: &[f32], sum: &[f32]| {
+                let scale = halves(blocks, 0);
+                match $kind::MIN {
+                    Min::At(at) => {
+                        mins = _mm256_fmadd_ps(halves(blocks, at), up_to_8(sum), mins);
+                    }
+                    Min::Times(0.0) => {}
+                    Min::Times(_) => mins = _mm256_fmadd_ps(scale, up_to_8(sum), mins),
+                }
+                let mut factor = [0f32; 8];
+                store_ps(&mut factor, _mm256_mul_ps(scale, up_to_8(d)));
+                let one = |$b: &[u8; $bytes], a: &[i8; 32], factor: f32, acc: __m256| {
+                    let (mut q, mut a) = ($q, load_i8(a));
+                    if $kind::SIGNED {
+                        a = _mm256_sign_epi8(a, q);
+                        q = _mm256_abs_epi8(q);
+                    }
+                    let dot = _mm256_cvtepi32_ps(products(q, a));
+                    _mm256_fmadd_ps(dot, _mm256_set1_ps(factor), acc)
+                };
+                if let (Some(blocks), Some(a)) = (blocks.first_chunk::<8>(), a.first_chunk::<8>()) {
+                    for i in 0..4 {
+                        acc = one(&blocks[2 * i], &a[2 * i], factor[2 * i], acc);
+                        acc_b = one(&blocks[2 * i + 1], &a[2 * i + 1], factor[2 * i + 1], acc_b);
+                    }
+                } else {
+                    for ((b, a), f) in blocks.iter().zip(a).zip(factor) {
+                        acc = one(b, a, f, acc);
+                    }
+                }
+            };
+            let blocks = row.as_chunks::<$bytes>().0;
+            let parts = blocks.chunks(8).zip(a.chunks(8));
+            for ((blocks, a), (d, sum)) in parts.zip(x.d.chunks(8).zip(x.sum32.chunks(8))) {
+                eight(blocks, a, d, sum);
+            }
+            let times = if let Min::Times(times) = $kind::MIN { times } else { 1.0 };
+            sum8(_mm256_add_ps(acc, acc_b)) + times * sum8(mins)
+        }
+    };
+}
+
+#[inline]
+fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
+    block[at..].first_chunk().expect("within the block")
+}
+
+#[inline]
+fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(*part(block, at))
+}
+
+block32!(Q4_0, dot_q4_0, 18, Min::Times(-8.0), false, |b| nibbles16(load16(part(b, 2))));
+block32!(Q4_1, dot_q4_1, 20, Min::At(2), false, |b| nibbles16(load16(part(b, 4))));
+block32!(Q5_0, dot_q5_0, 22, Min::Times(-16.0), false, |b| _mm256_or_si256(
+    nibbles16(load16(part(b, 6))),
+    fifth_bits(u32_at(b, 2))
+));
+block32!(Q5_1, dot_q5_1, 24, Min::At(2), false, |b| _mm256_or_si256(
+    nibbles16(load16(part(b, 8))),
+    fifth_bits(u32_at(b, 4))
+));
+block32!(Q8_0, dot_q8_0, 34, Min::Times(0.0), true, |b| load(part(b, 2)));
+
+/// Eight u8 in the low half to floats.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn u8_to_ps(bytes: u64) -> __m256 {
+    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)))
+}
+
+/// Scales and mins of a Q4_K or Q5_K block: eight bytes each.
+#[inline]
+fn scales_k4(block: &[u8]) -> (u64, u64) {
+    let (a, b, c) = (u32_at(block, 4), u32_at(block, 8), u32_at(block, 12));
+    let wide = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    (
+        wide(a & 0x3f3f3f3f, c & 0x0f0f0f0f | (a >> 6 & 0x03030303) << 4),
+        wide(b & 0x3f3f3f3f, c >> 4 & 0x0f0f0f0f | (b >> 6 & 0x03030303) << 4),
+    )
+}
+
+/// The activations of one super-block of 256.
+struct Act256<'a> {
+    q: &'a [[i8; 32]; 8],
+    d: &'a [f32; 8],
+    sum16: &'a [[f32; 8]; 2],
+    sum32: &'a [f32; 8],
+}
+
+#[inline]
+fn super_blocks<'a, const BYTES: usize>(
+    row: &'a [u8],
+    x: Q8Ref<'a>,
+) -> impl Iterator<Item = (&'a [u8; BYTES], Act256<'a>)> {
+    let q = x.q.as_chunks::<32>().0.as_chunks::<8>().0;
+    let sum16 = x.sum16.as_chunks::<8>().0.as_chunks::<2>().0;
+    let floats = x.d.as_chunks::<8>().0.iter().zip(x.sum32.as_chunks::<8>().0).zip(sum16);
+    row.as_chunks::<BYTES>()
+        .0
+        .iter()
+        .zip(q.iter().zip(floats))
+        .map(|(b, (q, ((d, sum32), sum16)))| (b, Act256 { q, d, sum16, sum32 }))
+}
+
+/// Q4_K (`HIGH` false) and Q5_K (`HIGH` true).
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>) -> f32 {
+    let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    let mut mins = _mm256_setzero_ps();
+    let low_bits = _mm256_set1_epi8(15);
+    for (block, a) in super_blocks::<BYTES>(row, x) {
+        let both = _mm_cvtph_ps(_mm_cvtsi32_si128(u32_at(block, 0) as i32));
+        let d = _mm256_broadcastss_ps(both);
+        let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
+        let (scale, min) = scales_k4(block);
+        let mut factor = [0f32; 8];
+        store_ps(&mut factor, _mm256_mul_ps(_mm256_mul_ps(u8_to_ps(scale), d), load_ps(a.d)));
+        mins = _mm256_fmadd_ps(_mm256_mul_ps(u8_to_ps(min), dmin), load_ps(a.sum32), mins);
+        let high = if HIGH { load(part(block, 16)) } else { _mm256_setzero_si256() };
+        let base = if HIGH { 48 } else { 16 };
+        macro_rules! pair {
+            ($j:literal, $low:expr, $high:expr) => {
+                let b = load(part(block, base + 32 * $j));
+                let mut q = _mm256_and_si256(b, low_bits);
+                let mut q_b = _mm256_and_si256(_mm256_srli_epi16::<4>(b), low_bits);
+                if HIGH {
+                    let bit = _mm256_set1_epi8(16);
+                    q = _mm256_or_si256(q, _mm256_and_si256($low, bit));
+                    q_b = _mm256_or_si256(q_b, _mm256_and_si256($high, bit));
+                }
+                let dot = _mm256_cvtepi32_ps(products(q, load_i8(&a.q[2 * $j])));
+                acc = _mm256_fmadd_ps(dot, _mm256_set1_ps(factor[2 * $j]), acc);
+                let dot = _mm256_cvtepi32_ps(products(q_b, load_i8(&a.q[2 * $j + 1])));
+                acc_b = _mm256_fmadd_ps(dot, _mm256_set1_ps(factor[2 * $j + 1]), acc_b);
+            };
+        }
+        // Bit 2j (2j + 1) of each byte of `high` moves to bit 4.
+        pair!(0, _mm256_slli_epi16::<4>(high), _mm256_slli_epi16::<3>(high));
+        pair!(1, _mm256_slli_epi16::<2>(high), _mm256_slli_epi16::<1>(high));
+        pair!(2, high, _mm256_srli_epi16::<1>(high));
+        pair!(3, _mm256_srli_epi16::<2>(high), _mm256_srli_epi16::<3>(high));
+    }
+    sum8(_mm256_add_ps(acc, acc_b)) - sum8(mins)
+}
+
+/// A block whose half groups have scales of their own, ready for its eight groups.
+struct HalfScales {
+    /// Even scales in the low lane, odd ones in the high lane, as i16.
+    by_lane: __m256i,
+}
+
+impl HalfScales {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new(scales: __m128i) -> Self {
+        let even_odd = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+        Self { by_lane: _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, even_odd)) }
+    }
+
+    /// Sums of four products, times the scale of their half of group `g`.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn products(&self, g: i16, q: __m256i, a: &[i8; 32]) -> __m256 {
+        let pick = _mm256_set1_epi16(0x0100 + 0x0202 * g);
+        let scale = _mm256_shuffle_epi8(self.by_lane, pick);
+        _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(q, load_i8(a)), scale))
+    }
+}
+
+/// Σ values[i] · sum16[i], eight partial sums; `values` are 16 signed bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn half_mins(values: __m128i, a: &Act256<'_>) -> __m256 {
+    let low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(values));
+    let high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(values, values)));
+    let sum = _mm256_mul_ps(low, load_ps(&a.sum16[0]));
+    _mm256_fmadd_ps(high, load_ps(&a.sum16[1]), sum)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
+    let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    let (low_bits, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
+    for (block, a) in super_blocks::<210>(row, x) {
+        let d = _mm256_set1_ps(half_at(block, 208));
+        let scales = load16(part(block, 192));
+        mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
+        let scales = HalfScales::new(scales);
+        let mut factor = [0f32; 8];
+        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
+        macro_rules! half {
+            ($h:literal) => {
+                let (l, l_b) = (load(part(block, 64 * $h)), load(part(block, 64 * $h + 32)));
+                let h = load(part(block, 128 + 32 * $h));
+                let q = [
+                    _mm256_or_si256(
+                        _mm256_and_si256(l, low_bits),
+                        _mm256_and_si256(_mm256_slli_epi16::<4>(h), two),
+                    ),
+                    _mm256_or_si256(
+                        _mm256_and_si256(l_b, low_bits),
+                        _mm256_and_si256(_mm256_slli_epi16::<2>(h), two),
+                    ),
+                    _mm256_or_si256(
+                        _mm256_and_si256(_mm256_srli_epi16::<4>(l), low_bits),
+                        _mm256_and_si256(h, two),
+                    ),
+                    _mm256_or_si256(
+                        _mm256_and_si256(_mm256_srli_epi16::<4>(l_b), low_bits),
+                        _mm256_and_si256(_mm256_srli_epi16::<2>(h), two),
+                    ),
+                ];
+                for (i, q) in q.into_iter().enumerate() {
+                    let g = 4 * $h + i;
+                    let dot = scales.products(g as i16, q, &a.q[g]);
+                    acc = _mm256_fmadd_ps(dot, _mm256_set1_ps(factor[g]), acc);
+                }
+            };
+        }
+        half!(0);
+        half!(1);
+    }
+    sum8(acc) - 32.0 * sum8(mins)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
+    let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    let two = _mm256_set1_epi8(3);
+    for (block, a) in super_blocks::<84>(row, x) {
+        let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+        let scales = load16(part(block, 0));
+        let low = _mm_set1_epi8(15);
+        let min = _mm_and_si128(_mm_srli_epi16::<4>(scales), low);
+        mins = _mm256_fmadd_ps(half_mins(min, &a), _mm256_set1_ps(dmin), mins);
+        let scales = HalfScales::new(_mm_and_si128(scales, low));
+        let mut factor = [0f32; 8];
+        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), _mm256_set1_ps(d)));
+        for half in 0..2 {
+            let b = load(part(block, 16 + 32 * half));
+            let shifted = [
+                b,
+                _mm256_srli_epi16::<2>(b),
+                _mm256_srli_epi16::<4>(b),
+                _mm256_srli_epi16::<6>(b),
+            ];
+            for (i, b) in shifted.into_iter().enumerate() {
+                let g = 4 * half + i;
+                let dot = scales.products(g as i16, _mm256_and_si256(b, two), &a.q[g]);
+                acc = _mm256_fmadd_ps(dot, _mm256_set1_ps(factor[g]), acc);
+            }
+        }
+    }
+    sum8(acc) - sum8(mins)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
+    let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    let two = _mm256_set1_epi8(3);
+    for (block, a) in super_blocks::<110>(row, x) {
+        let d = _mm256_set1_ps(half_at(block, 108));
+        let scales = load16(&q3_scales(part(block, 96)));
+        mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
+        let scales = HalfScales::new(scales);
+        let mut factor = [0f32; 8];
+        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
+        let mut high = load(part(block, 0));
+        for half in 0..2 {
+            let mut b = load(part(block, 32 + 32 * half));
+            for i in 0..4 {
+                let g = 4 * half + i;
+                // The high bit of this group is bit 0 of `high`'s bytes by now.
+                let bit = _mm256_and_si256(high, _mm256_set1_epi8(1));
+                let q = _mm256_or_si256(_mm256_and_si256(b, two), _mm256_slli_epi16::<2>(bit));
+                let dot = scales.products(g as i16, q, &a.q[g]);
+                acc = _mm256_fmadd_ps(dot, _mm256_set1_ps(factor[g]), acc);
+                b = _mm256_srli_epi16::<2>(b);
+                high = _mm256_srli_epi16::<1>(high);
+            }
+        }
+    }
+    sum8(acc) - 4.0 * sum8(mins)
+}
+
+/// The sixteen signed scales of a Q3_K block from its 12 bytes.
+#[inline]
+fn q3_scales(s: &[u8; 12]) -> [u8; 16] {
+    let (a, b, c) = (u32_at(s, 0), u32_at(s, 4), u32_at(s, 8));
+    let (low, two) = (0x0f0f0f0f, 0x03030303);
+    let words = [
+        a & low | (c & two) << 4,
+        b & low | (c >> 2 & two) << 4,
+        a >> 4 & low | (c >> 4 & two) << 4,
+        b >> 4 & low | (c >> 6 & two) << 4,
+    ];
+    let mut out = [0; 16];
+    for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *out = word.to_le_bytes().map(|b| b.wrapping_sub(32));
+    }
+    out
+}
+
+/// `out[i] = rows[i] · x` for consecutive quantised rows of `row_bytes` bytes.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn dot_rows_q(
+    format: Format,
+    rows: &[u8],
+    row_bytes: usize,
+    x: Q8Ref<'_>,
+    out: &mut [f32],
+) {
+    macro_rules! each {
+        ($dot:expr) => {
+            for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
+                *out = $dot(row, x);
+            }
+        };
+    }
+    match format {
+        Format::Q4_0 => each!(dot_q4_0),
+        Format::Q4_1 => each!(dot_q4_1),
+        Format::Q5_0 => each!(dot_q5_0),
+        Format::Q5_1 => each!(dot_q5_1),
+        Format::Q8_0 => each!(dot_q8_0),
+        Format::Q2_K => each!(dot_q2_k),
+        Format::Q3_K => each!(dot_q3_k),
+        Format::Q4_K => each!(dot_k4::<144, false>),
+        Format::Q5_K => each!(dot_k4::<176, true>),
+        Format::Q6_K => each!(dot_q6_k),
+        Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
+    }
+}
+
+/// Eight weights of a float row as f32.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn floats(format: Format, eight: &[u8]) -> __m256 {
+    match format {
+        Format::F32 => _mm256_castsi256_ps(load(part(eight, 0))),
+        Format::F16 => _mm256_cvtph_ps(load16(part(eight, 0))),
+        _ => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load16(part(
+            eight, 0,
+        ))))),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_f<const BYTES: usize>(format: Format, row: &[u8], x: &[f32]) -> f32 {
+    let mut acc = [_mm256_setzero_ps(); 4];
+    let weights = row.chunks_exact(8 * BYTES);
+    let (x, x_rest) = x.as_chunks::<8>();
+    for (i, (w, x)) in weights.clone().zip(x).enumerate() {
+        acc[i % 4] = _mm256_fmadd_ps(floats(format, w), load_ps(x), acc[i % 4]);
+    }
+    let sum = _mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3]));
+    sum8(sum) + super::scalar::dot_f(format, weights.remainder(), x_rest)
+}
+
+/// `out[i] = rows[i] · x` for consecutive float rows of `row_bytes` bytes.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn dot_rows_f(
+    format: Format,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[f32],
+    out: &mut [f32],
+) {
+    macro_rules! each {
+        ($dot:expr) => {
+            for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
+                *out = $dot(row, x);
+            }
+        };
+    }
+    match format {
+        Format::F32 => each!(|row, x| dot_f::<4>(Format::F32, row, x)),
+        Format::F16 => each!(|row, x| dot_f::<2>(Format::F16, row, x)),
+        Format::BF16 => each!(|row, x| dot_f::<2>(Format::BF16, row, x)),
+        _ => unreachable!("a quantised format"),
+    }
+}
