@@ -19,6 +19,7 @@ mod error;
 mod helpers;
 
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use regex_automata::Input;
@@ -104,9 +105,9 @@ impl ChatTemplate {
         let config: serde_json::Value = serde_json::from_slice(json)
             .map_err(|error| TemplateError::Config { reason: error.to_string() })?;
         let template = &config["chat_template"];
-        let named = template.as_array().and_then(|templates| {
-            templates.iter().find(|template| template["name"] == "default")
-        });
+        let named = template
+            .as_array()
+            .and_then(|templates| templates.iter().find(|template| template["name"] == "default"));
         let source = named.map_or(template, |template| &template["template"]);
         match source {
             serde_json::Value::Null => Ok(None),
@@ -141,7 +142,7 @@ impl ChatTemplate {
             env.add_function("strftime_now", move |format: &str| helpers::strftime(&now, format));
         }
         let context = context! {
-            messages => messages,
+            messages => Serde(messages),
             add_generation_prompt => add_generation_prompt,
             bos_token => bos_text,
             eos_token => eos_text,

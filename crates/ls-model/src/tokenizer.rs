@@ -325,9 +325,8 @@ fn checked_roles(
             return Err(TokenizerError::NoSuchSpecial { token });
         }
     }
-    let is_special = |id: &u32| {
-        matches!(kinds[*id as usize], TokenKind::Control | TokenKind::UserDefined)
-    };
+    let is_special =
+        |id: &u32| matches!(kinds[*id as usize], TokenKind::Control | TokenKind::UserDefined);
     let by_text = ENDS_OF_GENERATION.iter().filter_map(|text| table.id(text)).filter(is_special);
     roles.end_of_generation.extend(by_text);
     roles.end_of_generation.sort_unstable();

@@ -6,9 +6,7 @@ mod recipe;
 use serde_json::Value;
 
 use super::error::TokenizerError;
-use super::vocabulary::{
-    Merging, SpaceEater, SpecialTokens, TokenKind, Vocabulary,
-};
+use super::vocabulary::{Merging, SpaceEater, SpecialTokens, TokenKind, Vocabulary};
 use super::{Tokenizer, byte_token};
 use file::{AddedToken, TokenizerFile};
 use recipe::{Affixes, Recipe};

@@ -44,15 +44,18 @@ impl SpecialMatcher {
         kinds: &[TokenKind],
         eaters: &[SpaceEater],
     ) -> Result<Self, TokenizerError> {
-        let mut specials: Vec<Special> = (0..).zip(kinds).filter_map(|(id, kind)| {
-            let always = match kind {
-                TokenKind::UserDefined => true,
-                TokenKind::Control | TokenKind::Unknown => false,
-                TokenKind::Normal | TokenKind::Unused | TokenKind::Byte => return None,
-            };
-            let is_text = table.get(id).is_some_and(|text| !text.is_empty());
-            is_text.then_some(Special { id, always, eats_left: false, eats_right: false })
-        }).collect();
+        let mut specials: Vec<Special> = (0..)
+            .zip(kinds)
+            .filter_map(|(id, kind)| {
+                let always = match kind {
+                    TokenKind::UserDefined => true,
+                    TokenKind::Control | TokenKind::Unknown => false,
+                    TokenKind::Normal | TokenKind::Unused | TokenKind::Byte => return None,
+                };
+                let is_text = table.get(id).is_some_and(|text| !text.is_empty());
+                is_text.then_some(Special { id, always, eats_left: false, eats_right: false })
+            })
+            .collect();
         for special in &mut specials {
             if let Some(eater) = eaters.iter().find(|eater| eater.id == special.id) {
                 (special.eats_left, special.eats_right) = (eater.left, eater.right);
@@ -71,7 +74,9 @@ impl SpecialMatcher {
         let mut fragments = Vec::new();
         push_text(&mut fragments, 0..text.len());
         for special in self.present(text) {
-            if (special.always || parse_special) && let Some(token) = table.get(special.id) {
+            if (special.always || parse_special)
+                && let Some(token) = table.get(special.id)
+            {
                 fragments = cut_at(text, token, *special, fragments);
             }
         }

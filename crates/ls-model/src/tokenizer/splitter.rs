@@ -11,8 +11,7 @@ use regex_automata::meta::Regex;
 use super::error::TokenizerError;
 
 const CONTRACTIONS: &str = r"'s|'t|'re|'ve|'m|'ll|'d";
-const ANY_CASE_CONTRACTIONS: &str =
-    r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]";
+const ANY_CASE_CONTRACTIONS: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]";
 const LOOKAHEAD: &str = r"|\s+(?!\S)";
 
 /// Index of the pattern for white space behind the pattern for everything else.

@@ -176,11 +176,7 @@ fn literal(text: &str) -> String {
     text.chars().map(|c| format!(r"\x{{{:X}}}", u32::from(c))).collect()
 }
 
-fn unsupported<T>(
-    place: &str,
-    step: &Value,
-    supported: &'static str,
-) -> Result<T, TokenizerError> {
+fn unsupported<T>(place: &str, step: &Value, supported: &'static str) -> Result<T, TokenizerError> {
     const SHOWN: usize = 120;
     let found = step.to_string().chars().take(SHOWN).collect();
     Err(TokenizerError::Unsupported { place: place.into(), found, supported })
