@@ -100,14 +100,13 @@ fn half_at(block: &[u8], at: usize) -> f32 {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn up_to_8(x: &[f32]) -> __m256 {
-    match x.first_chunk::<8>() {
-        Some(x) => load_ps(x),
-        None => {
-            let mut padded = [0.0; 8];
-            padded[..x.len()].copy_from_slice(x);
-            load_ps(&padded)
-        }
+    if let Some(x) = x.first_chunk::<8>() {
+        return load_ps(x);
     }
+    const MASK: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mask: &[i32; 8] = MASK[8 - x.len()..].first_chunk().expect("eight follow");
+    // SAFETY: the mask's bytes are readable, and lanes beyond `x` are masked out, not read.
+    unsafe { _mm256_maskload_ps(x.as_ptr(), _mm256_loadu_si256(mask.as_ptr().cast())) }
 }
 
 /// Sums of four products, as eight i32: unsigned `q` (at most 7 bits) times signed `a`.
