@@ -1,6 +1,6 @@
 //! What can go wrong between a model's path and its answer.
 
-use ls_model::{ModelError, TokenizerError};
+use ls_model::ModelError;
 
 /// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
@@ -9,9 +9,12 @@ pub enum EngineError {
     /// The model's files cannot be used.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The model's tokenizer cannot be used.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    /// A tensor that the configuration calls for is not there.
+    #[error("tensor {tensor} is missing; the file is incomplete, fetch or convert it again")]
+    MissingTensor {
+        /// The tensor.
+        tensor: String,
+    },
     /// A tensor's data does not have the size that its shape needs.
     #[error("tensor {tensor}: {source}")]
     Shape {

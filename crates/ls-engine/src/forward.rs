@@ -1,8 +1,6 @@
 //! The forward pass: a batch of tokens through all layers.
 
-use ls_cpu::{
-    AttentionShape, Cpu, Gate, Pairing, Product, add, rms_norm, rms_norm_in_place, rope,
-};
+use ls_cpu::{AttentionShape, Cpu, Gate, Pairing, Product, add, rms_norm, rms_norm_in_place, rope};
 use ls_model::Config;
 use ls_model::config::{Activation, RopeLayout};
 
@@ -75,8 +73,7 @@ impl Forward<'_> {
         let (c, cpu) = (self.config, self.cpu);
         let (heads, kv_heads) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
         self.norm(&layer.attn_norm, &b.x, &mut b.normed, n);
-        let (q, k, v) =
-            (&mut b.q[..n * heads], &mut b.k[..n * kv_heads], &mut b.v[..n * kv_heads]);
+        let (q, k, v) = (&mut b.q[..n * heads], &mut b.k[..n * kv_heads], &mut b.v[..n * kv_heads]);
         let mut products = [
             Product { matrix: layer.q.view(), out: q },
             Product { matrix: layer.k.view(), out: k },

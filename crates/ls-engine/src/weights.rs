@@ -16,7 +16,7 @@ pub(crate) struct Weight {
 
 impl Weight {
     fn load(model: &ModelFile, name: &str) -> Result<Self, EngineError> {
-        let tensor = model.share(name)?;
+        let tensor = model.share(name)?.ok_or_else(|| missing(name))?;
         let (rows, cols) = match *tensor.shape {
             [rows, cols] => (rows, cols),
             _ => (1, tensor.shape.iter().product()),
@@ -79,10 +79,9 @@ impl Weights {
             let name = |part: &str| format!("blk.{i}.{part}");
             let weight = |part: &str| Weight::load(model, &name(&format!("{part}.weight")));
             let norm = |part: &str| norm(&name(&format!("{part}.weight")));
-            let has = |part: &str| model.tensor_info(&name(part)).is_some();
-            let maybe_norm = |part: &str| {
-                has(&format!("{part}.weight")).then(|| norm(part)).transpose()
-            };
+            let has = |part: &str| has_tensor(model, &name(part));
+            let maybe_norm =
+                |part: &str| has(&format!("{part}.weight")).then(|| norm(part)).transpose();
             let maybe_bias = |part: &str| {
                 let part = format!("{part}.bias");
                 has(&part).then(|| floats(model, &name(&part))).transpose()
@@ -122,12 +121,19 @@ impl Weights {
     }
 }
 
+fn missing(name: &str) -> EngineError {
+    EngineError::MissingTensor { tensor: name.to_owned() }
+}
+
+fn has_tensor(model: &ModelFile, name: &str) -> bool {
+    model.tensors().iter().any(|info| info.name == name)
+}
+
 fn floats(model: &ModelFile, name: &str) -> Result<Vec<f32>, EngineError> {
-    let tensor = model.tensor(name)?;
-    tensor.to_f32().ok_or_else(|| EngineError::NotFloats {
-        tensor: name.to_owned(),
-        dtype: tensor.dtype,
-    })
+    let tensor = model.tensor(name)?.ok_or_else(|| missing(name))?;
+    tensor
+        .to_f32()
+        .ok_or_else(|| EngineError::NotFloats { tensor: name.to_owned(), dtype: tensor.dtype })
 }
 
 /// Model files and compute name the same formats, but know nothing of one another.

@@ -7,7 +7,9 @@ use crate::error::{ModelError, Warning};
 use crate::gguf::{self, Metadata};
 use crate::safetensors::{self, Folder};
 use crate::schema;
+use crate::shared::SharedTensor;
 use crate::tensor::{Tensor, TensorInfo};
+use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
 
 /// Where a model's settings and tokenizer come from.
@@ -108,6 +110,26 @@ impl ModelFile {
     /// It is missing or has another shape, or the file was cut since it was opened.
     pub fn require(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
         self.weights.load(self.weights.require(name, expected, &self.path)?)
+    }
+
+    /// The tensor of this name, with data that keeps the file mapped; `None` when there is none.
+    ///
+    /// # Errors
+    /// The file was cut since it was opened.
+    pub fn share(&self, name: &str) -> Result<Option<SharedTensor>, ModelError> {
+        self.weights.info(name).map(|info| self.weights.share(info)).transpose()
+    }
+
+    /// The model's tokenizer.
+    ///
+    /// # Errors
+    /// Its description is missing, damaged or of an unsupported kind.
+    pub fn tokenizer(&self) -> Result<Tokenizer, ModelError> {
+        match &self.source {
+            Source::Gguf(metadata) => Tokenizer::from_gguf(metadata)
+                .map_err(|source| ModelError::Tokenizer { path: self.path.clone(), source }),
+            Source::Safetensors(folder) => folder.tokenizer(),
+        }
     }
 
     /// Looks whether the files still hold all tensors. Cheap enough to call before each prompt.

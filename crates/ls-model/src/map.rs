@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::ModelError;
+use crate::{ModelError, SharedBytes};
 
 /// A read-only mapping of a whole file.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub(crate) struct Mapping {
     file: File,
     len: u64,
     /// `None` for an empty file, which cannot be mapped.
-    map: Option<Mmap>,
+    map: Option<Arc<Mmap>>,
 }
 
 impl Mapping {
@@ -28,7 +29,7 @@ impl Mapping {
             return Err(ModelError::NotAFile { path: path.to_owned() });
         }
         let len = metadata.len();
-        let map = if len == 0 { None } else { Some(map(&file).map_err(io)?) };
+        let map = if len == 0 { None } else { Some(Arc::new(map(&file).map_err(io)?)) };
         Ok(Self { path: path.to_owned(), file, len, map })
     }
 
@@ -69,11 +70,25 @@ impl Mapping {
         if offset.checked_add(n as u64).is_none_or(|end| end > now) {
             return Err(shrank(now));
         }
-        let mapped = self.map.as_deref().unwrap_or_default();
+        let mapped = self.map.as_deref().map_or(&[][..], |map| map);
         usize::try_from(offset)
             .ok()
             .and_then(|offset| mapped.get(offset..)?.get(..n))
             .ok_or_else(|| shrank(now))
+    }
+
+    /// The same bytes, kept mapped by what is returned.
+    pub fn share(&self, tensor: &str, offset: u64, n: usize) -> Result<SharedBytes, ModelError> {
+        self.slice(tensor, offset, n)?;
+        let range = usize::try_from(offset).ok().map(|offset| offset..offset.saturating_add(n));
+        let shared = self.map.clone().zip(range).and_then(|(map, r)| SharedBytes::new(map, r));
+        shared.ok_or_else(|| ModelError::Shrank {
+            path: self.path.clone(),
+            tensor: tensor.to_owned(),
+            end: offset.saturating_add(n as u64),
+            expected: self.len,
+            found: self.len,
+        })
     }
 
     /// Length of the file now.

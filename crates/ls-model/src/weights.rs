@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::ModelError;
 use crate::map::Mapping;
 use crate::tensor::{Tensor, TensorInfo};
+use crate::{ModelError, SharedTensor};
 
 /// Mapped files and the tensors in them, found by name.
 #[derive(Debug, Default)]
@@ -79,6 +79,17 @@ impl Weights {
         })?;
         let data = file.slice(&info.name, info.offset, info.n_bytes)?;
         Ok(Tensor { name: &info.name, dtype: info.dtype, shape: &info.shape, data })
+    }
+
+    /// The tensor with data that keeps the file mapped.
+    pub fn share(&self, info: &TensorInfo) -> Result<SharedTensor, ModelError> {
+        let file = self.files.get(info.file_idx).ok_or_else(|| ModelError::MissingTensor {
+            path: Path::new("").to_owned(),
+            tensor: info.name.clone(),
+            expected: info.shape.clone(),
+        })?;
+        let data = file.share(&info.name, info.offset, info.n_bytes)?;
+        Ok(SharedTensor { dtype: info.dtype, shape: info.shape.clone(), data })
     }
 
     /// Whether every file still holds all of its tensors.

@@ -10,6 +10,7 @@ use crate::ModelError;
 use crate::config::Architecture;
 use crate::json::{Settings, read_file, read_settings};
 use crate::map::Mapping;
+use crate::tokenizer::{HuggingFaceFiles, Tokenizer};
 use crate::weights::Weights;
 
 /// Longest tokenizer.json that is read; the largest real ones have about 35 MB.
@@ -73,6 +74,25 @@ impl Folder {
     /// It cannot be read, is a git-lfs pointer or too long.
     pub fn read_tokenizer(&self) -> Result<Option<Vec<u8>>, ModelError> {
         read_file(&self.tokenizer_path(), MAX_TOKENIZER)
+    }
+}
+
+impl Folder {
+    /// The tokenizer that tokenizer.json and the files beside it describe.
+    pub(crate) fn tokenizer(&self) -> Result<Tokenizer, ModelError> {
+        let path = self.tokenizer_path();
+        let Some(tokenizer) = self.read_tokenizer()? else {
+            return Err(ModelError::NoTokenizer { path });
+        };
+        let beside = |name: &str| read_file(&self.path.join(name), crate::json::MAX_SETTINGS);
+        let tokenizer_config = beside("tokenizer_config.json")?;
+        let generation_config = beside("generation_config.json")?;
+        Tokenizer::from_hugging_face(&HuggingFaceFiles {
+            tokenizer: &tokenizer,
+            tokenizer_config: tokenizer_config.as_deref(),
+            generation_config: generation_config.as_deref(),
+        })
+        .map_err(|source| ModelError::Tokenizer { path, source })
     }
 }
 
