@@ -355,3 +355,6 @@ fn checked_roles(
     roles.end_of_generation.dedup();
     Ok(roles)
 }
+
+#[cfg(test)]
+mod tests;

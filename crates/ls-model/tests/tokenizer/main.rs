@@ -8,8 +8,9 @@ mod models;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ls_model::Tokenizer;
+use ls_model::template::Message;
 use ls_model::tokenizer::{DecodeFrom, EncodeOptions};
+use ls_model::{ChatTemplate, Tokenizer};
 use models::{MODELS, fixture, open, tokenizer};
 use proptest::prelude::*;
 
@@ -18,7 +19,7 @@ type Case = (String, bool, Vec<u32>);
 
 /// llama.cpp takes every token spelled `</s>` for an end token, Qwen's too, where it is the plain
 /// HTML tag and where the model's own tokenizer gives three tokens.
-const PLAIN_STRIKE: (&str, &str, [u32; 3]) = ("qwen", "</s>", [30961, 82, 29]);
+const PLAIN_STRIKE: (&str, &str, [u32; 3]) = ("qwen", "</s>", [522, 82, 29]);
 
 fn differences(tokenizer: &Tokenizer, cases: &[Case]) -> Vec<String> {
     let differs = |(text, parse_special, expected): &Case| {
@@ -40,7 +41,7 @@ fn ids_equal_llama_cpp_on_many_strings() {
         let (odd_file, odd_text, ids) = PLAIN_STRIKE;
         if file == odd_file {
             cases.retain(|(text, ..)| !text.contains(odd_text));
-            cases.push((odd_text.into(), true, [&[522], &ids[1..]].concat()));
+            cases.push((odd_text.into(), true, ids.into()));
         }
         let differences = differences(&tokenizer, &cases);
         assert!(differences.is_empty(), "{model}:\n{}", differences.join("\n"));
@@ -128,6 +129,34 @@ fn byte_level_decoding_undoes_encoding() {
         let ids = tokenizer.encode(&text, EncodeOptions::TEXT).unwrap();
         prop_assert_eq!(tokenizer.decode(&ids).unwrap(), text);
     });
+}
+
+#[test]
+fn the_templates_of_real_models_render() {
+    let messages = [
+        Message::new("user", "Hi {{ x }}"),
+        Message::new("assistant", "Yo"),
+        Message::new("user", ""),
+    ];
+    let turns = "<|im_start|>user\nHi {{ x }}<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n\
+                 <|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n";
+    let expected = [
+        ("smollm2", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"),
+        ("qwen05", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."),
+        ("qwen15", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."),
+    ];
+    for (name, system) in expected {
+        let Some(model) = open(name) else { continue };
+        let source = model.chat_template().expect("the model has a template");
+        let template = ChatTemplate::new(source).unwrap();
+        let prompt = template.render(&messages, true, "<bos>", "<eos>", None).unwrap();
+        assert_eq!(prompt, format!("<|im_start|>system\n{system}<|im_end|>\n{turns}"), "{name}");
+
+        let mut with_system = messages.to_vec();
+        with_system.insert(0, Message::new("system", "Be kind."));
+        let prompt = template.render(&with_system, true, "", "", None).unwrap();
+        assert_eq!(prompt, format!("<|im_start|>system\nBe kind.<|im_end|>\n{turns}"), "{name}");
+    }
 }
 
 #[test]
