@@ -143,10 +143,12 @@ fn load_quantized(
                 for h in 0..per_group {
                     let at = (group * per_group + h) * lanes;
                     let half = 2 * g + h;
-                    for (r, block) in tile.blocks.iter().enumerate() {
-                        tile.scale[at + r] = block.scale[half];
-                        let lift = if tile.signed { 128.0 * block.scale[half] } else { 0.0 };
-                        tile.min[at + r] = block.min[half] + lift;
+                    // Signed bytes are 128 less than unsigned ones.
+                    let lift = if tile.signed { 128.0 } else { 0.0 };
+                    let to = tile.scale[at..][..lanes].iter_mut().zip(&mut tile.min[at..]);
+                    for ((scale, min), block) in to.zip(&tile.blocks) {
+                        *scale = block.scale[half];
+                        *min = block.min[half] + lift * block.scale[half];
                     }
                 }
             }

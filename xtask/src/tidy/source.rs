@@ -72,7 +72,7 @@ fn skipped(chars: &[char], i: usize) -> usize {
         found.map_or(chars.len(), |n| from + n + pattern.len())
     };
     match (at(i), at(i + 1)) {
-        ('/', '/') => find(i, &['\n']).saturating_sub(1).max(i + 2).min(chars.len()),
+        ('/', '/') => chars[i..].iter().position(|c| *c == '\n').map_or(chars.len(), |n| i + n),
         ('/', '*') => find(i + 2, &['*', '/']),
         ('"', _) => string_end(chars, i + 1),
         ('r', '"' | '#') if i == 0 || !at(i - 1).is_alphanumeric() && at(i - 1) != '_' => {
