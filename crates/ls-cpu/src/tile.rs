@@ -43,11 +43,6 @@ impl Tile {
         1 + usize::from(self.format.is_some_and(Format::has_half_scales))
     }
 
-    /// Whether any min is not zero.
-    pub fn has_mins(&self) -> bool {
-        self.center == 0
-    }
-
     /// Loads consecutive `rows` (at most [`TILE_ROWS`], of `cols` columns each).
     pub fn load(&mut self, isa: Isa, format: Format, rows: &[u8], cols: usize) {
         self.lanes = if isa.0 == Kind::Avx512 { 16 } else { 8 };

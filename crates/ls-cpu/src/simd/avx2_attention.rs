@@ -26,11 +26,7 @@ pub(crate) fn scores<const Q: usize>(q: [&[f32]; Q], keys: &[u16], scale: f32, o
 
 /// `out[i] = Σ_k weights[i][k] · values[k]`; heads of whole eights.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn weighted_sums<const Q: usize>(
-    weights: &[f32],
-    values: &[u16],
-    out: [&mut [f32]; Q],
-) {
+pub(crate) fn weighted_sums<const Q: usize>(weights: &[f32], values: &[u16], out: [&mut [f32]; Q]) {
     let d = out[0].len() / 8;
     let n = weights.len() / Q;
     let values = values.as_chunks::<8>().0;

@@ -94,7 +94,8 @@ macro_rules! block32 {
             let mut mins = _mm256_setzero_ps();
             let pick = [repeated(0, 8), repeated(2, 8), repeated(4, 8), repeated(6, 8)];
             let two = |$b: &[u8; $bytes], $c: &[u8; $bytes]| $q;
-            let parts = row.as_chunks::<$bytes>().0.chunks(8).zip(x.q.as_chunks::<32>().0.chunks(8));
+            let parts =
+                row.as_chunks::<$bytes>().0.chunks(8).zip(x.q.as_chunks::<32>().0.chunks(8));
             for ((blocks, a), (d, sum)) in parts.zip(x.d.chunks(8).zip(x.sum32.chunks(8))) {
                 let scale = halves(blocks, 0);
                 match MIN {

@@ -132,15 +132,22 @@ pub(super) fn gemm_q<const T: usize>(
     }
 }
 
-/// `out[t][r] = tile row r · x[t]`, float tile.
+/// `out[t][r] = tile row r · x row first + t` for `T` rows, float tile; `x` is `[rows][tile.cols]`.
 #[target_feature(enable = "avx512f")]
-pub(super) fn gemm_f<const T: usize>(tile: &Tile, x: [&[f32]; T], out: &mut [[f32; TILE_ROWS]]) {
-    let x = x.map(|x| &x[..tile.cols]);
+pub(super) fn gemm_f<const T: usize>(
+    tile: &Tile,
+    x: &[f32],
+    first: usize,
+    out: &mut [[f32; TILE_ROWS]],
+) {
+    let x = &x[first * tile.cols..][..T * tile.cols];
     let mut acc = [_mm512_setzero_ps(); T];
     for (c, w) in tile.float.as_chunks::<TILE_ROWS>().0[..tile.cols].iter().enumerate() {
         let w = load_ps16(w);
         for t in 0..T {
-            acc[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t][c]), acc[t]);
+            // SAFETY: `x` has `T` rows of `tile.cols`, and `c` is below that.
+            let x = unsafe { *x.as_ptr().add(t * tile.cols + c) };
+            acc[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x), acc[t]);
         }
     }
     for (out, acc) in out.iter_mut().zip(acc) {

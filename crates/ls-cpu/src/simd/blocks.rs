@@ -80,4 +80,3 @@ pub(super) fn q3_scales(s: &[u8; 12]) -> [u8; 16] {
     }
     out
 }
-

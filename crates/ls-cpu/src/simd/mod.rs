@@ -135,7 +135,7 @@ pub(crate) fn gemm_f(isa: Isa, tile: &Tile, x: &[f32], out: &mut [[f32; TILE_ROW
         #[cfg(target_arch = "x86_64")]
         Kind::Avx512 => in_steps!(out, [8 4 2 1], |t, part| {
             // SAFETY: an `Isa` of this kind exists only where the features do.
-            unsafe { avx512_gemm::gemm_f::<T>(tile, rows(x, tile.cols, t), part) }
+            unsafe { avx512_gemm::gemm_f::<T>(tile, x, t, part) }
         }),
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 => in_steps!(out, [3 2 1], |t, part| {

@@ -31,11 +31,7 @@ pub(super) fn sdot(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
 /// `acc[i] + Σ_j a[4i + j] · b[4 · LANE + j]`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-pub(super) fn sdot_lane<const LANE: i32>(
-    acc: int32x4_t,
-    a: int8x16_t,
-    b: int8x16_t,
-) -> int32x4_t {
+pub(super) fn sdot_lane<const LANE: i32>(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     let mut acc = acc;
     // SAFETY: one instruction of a feature that this function requires, on registers only.
     unsafe {
@@ -362,8 +358,7 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         mins = vfmaq_f32(mins, half_mins(scales, &a), d);
         let scales = HalfScales::new(scales, d);
         for half in 0..2 {
-            let (l, l_b) =
-                (load2(part(block, 64 * half)), load2(part(block, 64 * half + 32)));
+            let (l, l_b) = (load2(part(block, 64 * half)), load2(part(block, 64 * half + 32)));
             let h = load2(part(block, 128 + 32 * half));
             let (mut low, mut high) = ([l; 2], [l; 2]);
             for i in 0..2 {
@@ -392,14 +387,9 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         let scales = HalfScales::new(vreinterpretq_s8_u8(scale), d);
         for half in 0..2 {
             let b = load2(part(block, 16 + 32 * half));
-            let low = [
-                b.map(|b| vandq_u8(b, two)),
-                b.map(|b| vandq_u8(vshrq_n_u8::<2>(b), two)),
-            ];
-            let high = [
-                b.map(|b| vandq_u8(vshrq_n_u8::<4>(b), two)),
-                b.map(|b| vshrq_n_u8::<6>(b)),
-            ];
+            let low = [b.map(|b| vandq_u8(b, two)), b.map(|b| vandq_u8(vshrq_n_u8::<2>(b), two))];
+            let high =
+                [b.map(|b| vandq_u8(vshrq_n_u8::<4>(b), two)), b.map(|b| vshrq_n_u8::<6>(b))];
             acc = scales.add(acc, 2 * half, low, &a);
             acc = scales.add(acc, 2 * half + 1, high, &a);
         }

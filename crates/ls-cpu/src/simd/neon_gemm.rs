@@ -104,7 +104,7 @@ fn gemm<const T: usize, const HALVES: bool, const MINS: bool>(
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn gemm_q<const T: usize>(tile: &Tile, x: [Q8Ref<'_>; T], out: &mut [[f32; TILE_ROWS]]) {
     let halves = tile.format.is_some_and(|format| format.has_half_scales());
-    match (halves, tile.has_mins()) {
+    match (halves, tile.center == 0) {
         (false, false) => gemm::<T, false, false>(tile, x, out),
         (false, true) => gemm::<T, false, true>(tile, x, out),
         (true, false) => gemm::<T, true, false>(tile, x, out),
