@@ -1,2 +1,30 @@
-//! ls-cli
-fn main() {}
+//! The `leanstream` program: runs, measures and explains language models.
+
+mod args;
+mod cmd;
+mod interrupt;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Inspect(args) => cmd::inspect::run(&args),
+        Command::Run(args) => cmd::run::run(&args),
+        Command::Perplexity(args) => cmd::perplexity::run(&args),
+        Command::Bench(args) => cmd::bench::run(&args),
+        Command::Doctor(args) => cmd::doctor::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::note(format_args!("error: {error:#}"));
+            ExitCode::from(if error.is::<output::UsageError>() { 2 } else { 1 })
+        }
+    }
+}

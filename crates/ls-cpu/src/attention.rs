@@ -33,6 +33,11 @@ impl KvCache {
         (self.keys.len() + self.values.len()) * 2
     }
 
+    /// Positions that fit.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Stores the keys and values of one position; each is `[n_kv_heads, head_dim]`.
     ///
     /// # Panics

@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use crate::error::ShapeError;
-use crate::pool::Pool;
 use crate::quant::{GROUP, Q8Rows};
-use crate::{Format, Isa, dequantize_row};
+use crate::{Cpu, Format, dequantize_row};
 
 /// A view of `[rows, cols]` weights, stored by row.
 #[derive(Clone, Copy)]
@@ -111,23 +110,20 @@ impl Activations {
         &self.float[..n * self.cols]
     }
 
-    /// The first `n` rows as floats, to be written. Call [`Activations::quantize`] afterwards.
-    pub fn rows_mut(&mut self, n: usize) -> &mut [f32] {
-        &mut self.float[..n * self.cols]
-    }
-
-    /// Writes the first `n` rows' 8-bit form, if any can be.
-    pub fn quantize(&mut self, pool: &Pool, isa: Isa, n: usize) {
-        if self.q8.cols() == 0 {
-            return;
-        }
-        let rows = self.q8.split();
-        let float = &self.float;
-        pool.run(n, &|i| {
-            // SAFETY: each row is handed out once.
-            #[allow(unsafe_code)]
-            let mut row = unsafe { rows.groups(i, 0..self.cols / GROUP) };
-            crate::simd::quantize_row(isa, &float[i * self.cols..][..self.cols], &mut row);
+    /// Writes the first `n` rows, in parallel: `row(t, values)` fills row `t`, which is then
+    /// quantised too, if its length allows.
+    pub fn fill(&mut self, cpu: &Cpu, n: usize, row: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+        let cols = self.cols;
+        assert!(n * cols <= self.float.len(), "{n} rows fit");
+        let q8 = (self.q8.cols() > 0).then(|| self.q8.split());
+        cpu.pool.for_each_chunk(&mut self.float[..n * cols], cols, &|t, values| {
+            row(t, values);
+            if let Some(q8) = &q8 {
+                // SAFETY: each row is handed out once.
+                #[allow(unsafe_code)]
+                let mut to = unsafe { q8.groups(t, 0..cols / GROUP) };
+                crate::simd::quantize_row(cpu.isa, values, &mut to);
+            }
         });
     }
 }

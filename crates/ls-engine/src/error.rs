@@ -1,13 +1,59 @@
 //! What can go wrong between a model's path and its answer.
 
+use ls_model::ModelError;
+
 /// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
+    /// The model's files cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A tensor that the configuration calls for is not there.
+    #[error("tensor {tensor} is missing; the file is incomplete, fetch or convert it again")]
+    MissingTensor {
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor's data does not have the size that its shape needs.
+    #[error("tensor {tensor}: {source}")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// What does not fit.
+        source: ls_cpu::ShapeError,
+    },
+    /// A norm or bias is not stored as floats.
+    #[error("tensor {tensor} is stored as {dtype}; norms and biases must be F32, F16 or BF16")]
+    NotFloats {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: ls_model::TensorType,
+    },
+    /// The system refused a thread.
+    #[error("cannot start {threads} threads: {source}; try fewer with --threads")]
+    Threads {
+        /// Threads asked for.
+        threads: usize,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The context is full: no further token fits.
     #[error("the context of {limit} tokens is full; use a larger --context")]
     ContextFull {
         /// Tokens that the state was made for.
         limit: usize,
     },
+    /// A token that the model does not have.
+    #[error("token {token} is not in the model's vocabulary of {vocab_size}")]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// Rows of the embedding.
+        vocab_size: usize,
+    },
+    /// There is nothing to compute logits after.
+    #[error("no tokens: the prompt is empty and the model has no BOS token")]
+    NoTokens,
 }

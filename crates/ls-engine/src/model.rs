@@ -1,9 +1,18 @@
 //! A loaded model.
+
 use std::path::Path;
 
-use ls_model::Config;
+use ls_cpu::{Cpu, Isa};
+use ls_model::{Config, ModelFile, Tokenizer};
 
+use crate::forward::Forward;
+use crate::rotary::Frequencies;
+use crate::state::{BATCH, LOGIT_ROWS};
+use crate::weights::Weights;
 use crate::{EngineError, State};
+
+/// Tokens of context when none are asked for and the model allows more.
+const DEFAULT_CONTEXT: usize = 4096;
 
 /// How to load.
 #[derive(Clone, Debug, Default)]
@@ -12,53 +21,176 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Tokens of context; 0: the model's own, at most 4096.
     pub context: usize,
+    /// Kernels; `None`: the best that the processor has.
+    pub isa: Option<Isa>,
 }
 
 /// A model that is ready to compute.
+///
+/// It is shared by reference; each sequence has a [`State`] of its own.
 #[derive(Debug)]
-pub struct Engine {}
+pub struct Engine {
+    model: ModelFile,
+    weights: Weights,
+    tokenizer: Tokenizer,
+    cpu: Cpu,
+    frequencies: [Frequencies; 2],
+    context: usize,
+}
 
 impl Engine {
-    /// Opens the model at `path` and prepares it.
-    pub fn load(_path: &Path, _options: &LoadOptions) -> Result<Self, EngineError> {
-        todo!()
+    /// Opens the model at `path` and prepares it. Weights stay in the mapped file.
+    ///
+    /// # Errors
+    ///
+    /// If the files are not a model that is understood, or the system refuses a thread.
+    pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, EngineError> {
+        let model = ModelFile::open(path)?;
+        let config = model.config();
+        // The tokenizer takes as long as everything else together.
+        let (tokenizer, weights) = std::thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| model.tokenizer());
+            let weights = Weights::load(&model, config);
+            (tokenizer.join(), weights)
+        });
+        let tokenizer = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let cpu = Cpu::new(threads, options.isa.unwrap_or_else(Isa::detect))
+            .map_err(|source| EngineError::Threads { threads, source })?;
+        let context = match options.context {
+            0 => config.context_len.min(DEFAULT_CONTEXT),
+            n => n,
+        };
+        let frequencies = [Frequencies::full(&config.rope), Frequencies::local(&config.rope)];
+        Ok(Self { weights: weights?, tokenizer, cpu, frequencies, context, model })
     }
+
     /// Shapes and choices.
     pub fn config(&self) -> &Config {
-        todo!()
+        self.model.config()
     }
+
+    /// The opened files.
+    pub fn model(&self) -> &ModelFile {
+        &self.model
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// Compute threads.
     pub fn threads(&self) -> usize {
-        todo!()
+        self.cpu.pool().threads()
     }
+
+    /// The threads and kernels that it computes with.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
     /// Bytes of all tensors.
     pub fn weight_bytes(&self) -> u64 {
-        todo!()
+        self.model.weights_bytes()
     }
+
     /// A state for one sequence; all of its memory is allocated here.
+    ///
+    /// # Errors
+    ///
+    /// None yet; a memory budget may refuse it later.
     pub fn new_state(&self) -> Result<State, EngineError> {
-        todo!()
+        Ok(State::new(self.config(), self.context))
     }
+
     /// Appends `tokens` and returns the logits after the last of them, `[vocab_size]`.
+    ///
+    /// # Errors
+    ///
+    /// If `tokens` is empty, one of them is unknown or they do not fit; the state is as before.
     pub fn prefill<'s>(
         &self,
-        _state: &'s mut State,
-        _tokens: &[u32],
+        state: &'s mut State,
+        tokens: &[u32],
     ) -> Result<&'s [f32], EngineError> {
-        todo!()
+        self.check(state, tokens)?;
+        let forward = self.forward();
+        let mut last = 0;
+        for batch in tokens.chunks(BATCH.min(state.capacity)) {
+            forward.tokens(state, batch);
+            last = batch.len();
+        }
+        forward.logits(&mut state.buffers, last - 1..last, &mut state.logits);
+        Ok(&state.logits)
     }
+
     /// Appends `tokens` and hands `each` the logits after token `i`, for `i` from `from` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::prefill`].
     pub fn prefill_each(
         &self,
-        _state: &mut State,
-        _tokens: &[u32],
-        _from: usize,
-        _each: &mut dyn FnMut(usize, &[f32]),
+        state: &mut State,
+        tokens: &[u32],
+        from: usize,
+        each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
-        todo!()
+        self.check(state, tokens)?;
+        let (forward, vocab_size) = (self.forward(), self.config().vocab_size);
+        let mut logits = vec![0.0; LOGIT_ROWS.min(tokens.len()) * vocab_size];
+        let batch_len = BATCH.min(state.capacity);
+        for (b, batch) in tokens.chunks(batch_len).enumerate() {
+            forward.tokens(state, batch);
+            let first = b * batch_len;
+            let mut at = from.saturating_sub(first);
+            while at < batch.len() {
+                let end = (at + LOGIT_ROWS).min(batch.len());
+                let logits = &mut logits[..(end - at) * vocab_size];
+                forward.logits(&mut state.buffers, at..end, logits);
+                for (i, logits) in logits.chunks_exact(vocab_size).enumerate() {
+                    each(first + at + i, logits);
+                }
+                at = end;
+            }
+        }
+        Ok(())
     }
-    /// Appends one token and returns the logits after it, `[vocab_size]`.
-    pub fn decode<'s>(&self, _state: &'s mut State, _token: u32) -> Result<&'s [f32], EngineError> {
-        todo!()
+
+    /// Appends one token and returns the logits after it, `[vocab_size]`. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the token is unknown or does not fit; the state is as before.
+    pub fn decode<'s>(&self, state: &'s mut State, token: u32) -> Result<&'s [f32], EngineError> {
+        self.prefill(state, &[token])
+    }
+
+    fn forward(&self) -> Forward<'_> {
+        Forward {
+            cpu: &self.cpu,
+            config: self.config(),
+            weights: &self.weights,
+            frequencies: &self.frequencies,
+        }
+    }
+
+    fn check(&self, state: &State, tokens: &[u32]) -> Result<(), EngineError> {
+        let vocab_size = self.config().vocab_size;
+        if tokens.is_empty() {
+            return Err(EngineError::NoTokens);
+        }
+        if let Some(&token) = tokens.iter().find(|t| **t as usize >= vocab_size) {
+            return Err(EngineError::UnknownToken { token, vocab_size });
+        }
+        if tokens.len() > state.capacity - state.len {
+            return Err(EngineError::ContextFull { limit: state.capacity });
+        }
+        // The weights are read from the mapped file: were it cut, the process would be killed.
+        Ok(self.model.check_whole()?)
     }
 }

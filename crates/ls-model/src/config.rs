@@ -3,7 +3,15 @@
 //! A [`Config`] says everything that the forward pass has to know beyond the tensors, so that
 //! compute code branches on values and never on the architecture's name.
 
+mod check;
+mod folder;
+mod gguf;
+mod rope;
+
 use serde::Serialize;
+
+pub(crate) use folder::from_folder;
+pub(crate) use gguf::from_gguf;
 
 /// The model families that are understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -1,0 +1,263 @@
+//! The command line: flags, their defaults and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted with Ctrl-C.";
+
+/// Runs language models on small machines.
+#[derive(Debug, Parser)]
+#[command(name = "leanstream", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show a model's configuration, tensors, sizes and the memory it needs
+    Inspect(InspectArgs),
+    /// Generate text; a chat when there is no prompt and a terminal
+    Run(Box<RunArgs>),
+    /// Measure how well a model predicts a text
+    Perplexity(PerplexityArgs),
+    /// Measure prompt and decode speed
+    Bench(BenchArgs),
+    /// Show what this machine offers
+    Doctor(DoctorArgs),
+}
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  leanstream inspect model.gguf
+  leanstream inspect model.gguf --tensors
+  leanstream inspect model.gguf --json --context 8192";
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+#[command(after_help = INSPECT_EXAMPLES)]
+pub struct InspectArgs {
+    /// A .gguf file or a safetensors folder
+    pub model: PathBuf,
+    /// List every tensor with type, shape and bytes
+    #[arg(long)]
+    pub tensors: bool,
+    /// Tokens of context to compute the memory for [default: the model's own, at most 4096]
+    #[arg(short, long, value_name = "N", value_parser = positive())]
+    pub context: Option<u64>,
+    /// Print one JSON object, tensors included
+    #[arg(long)]
+    pub json: bool,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  leanstream run model.gguf                                 chat on a terminal
+  leanstream run model.gguf -p \"The capital of France is\"   continue a text
+  leanstream run model.gguf --chat -p \"Who are you?\"        one answer, in the model's chat format
+  leanstream run model.gguf -f notes.txt -n 200 --temp 0    the likeliest continuation of a file
+  echo \"Once upon a time\" | leanstream run model.gguf       prompt from standard input
+  leanstream run model.gguf -p Hello --json                 text and metrics as one JSON object
+
+Ctrl-C ends the answer; what there is of it and its metrics are still printed, and the exit code is
+130. In a chat it ends the answer only; at the chat's prompt, or pressed twice, it leaves.";
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// A .gguf file or a safetensors folder
+    pub model: PathBuf,
+    /// Text to continue; without it and without -f, standard input, or a chat on a terminal
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    pub prompt: Option<String>,
+    /// File with the text to continue; a line break at its end is left out
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Most tokens to generate; -1: until the model ends [default: 128; in a chat -1]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
+    pub max_tokens: Option<i64>,
+    /// Text that ends the answer and is not part of it; can be given several times
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub stop: Vec<String>,
+    /// Take the prompt as it is [default]
+    #[arg(long, conflicts_with = "chat")]
+    pub raw: bool,
+    /// Take the prompt as a user's message and put it in the model's chat format
+    #[arg(long)]
+    pub chat: bool,
+    /// System message of a chat
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Print one JSON object with text and metrics when done, and nothing before
+    #[arg(long)]
+    pub json: bool,
+    /// Say on standard error what is loaded and how fast it went
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Context and threads.
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+/// How tokens are chosen; the steps run in the order of these flags from --repeat-penalty on.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling, in this order")]
+pub struct SamplingArgs {
+    /// Make recent tokens less likely by this factor; 1 is off
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub repeat_penalty: f32,
+    /// How many of the latest tokens are recent
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub repeat_last_n: u16,
+    /// Keep the K likeliest tokens; 0 is off
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: u32,
+    /// Keep the likeliest tokens up to this sum of probabilities; 1 is off
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+    /// Drop tokens less likely than this fraction of the likeliest; 0 is off
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    pub min_p: f32,
+    /// Randomness; 0 takes the likeliest token every time
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.8)]
+    pub temp: f32,
+    /// Start of the random numbers; the same seed gives the same text [default: from the clock]
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+}
+
+/// Context and threads.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Loading")]
+pub struct LoadArgs {
+    /// Tokens of context, prompt and answer together [default: the model's own, at most 4096]
+    #[arg(short, long, value_name = "N", value_parser = positive())]
+    pub context: Option<u64>,
+    /// Compute threads [default: one for each usable core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+const PERPLEXITY_EXAMPLES: &str = "\
+The text is cut into windows; in each, the tokens of the second half are predicted. Lower is better.
+The figures compare with those of llama-perplexity for the same window.
+
+Examples:
+  leanstream perplexity model.gguf -f book.txt
+  leanstream perplexity model.gguf -f book.txt -c 512 --chunks 8 --json";
+
+/// Arguments of `perplexity`.
+#[derive(Debug, Args)]
+#[command(after_help = PERPLEXITY_EXAMPLES)]
+pub struct PerplexityArgs {
+    /// A .gguf file or a safetensors folder
+    pub model: PathBuf,
+    /// The text; a line break at its end is left out
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Tokens of a window
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = positive())]
+    pub context: u64,
+    /// Measure only this many windows [default: all]
+    #[arg(long, value_name = "N", value_parser = positive())]
+    pub chunks: Option<u64>,
+    /// Compute threads [default: one for each usable core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+const BENCH_EXAMPLES: &str = "\
+Tests: ppN computes a prompt of N tokens at once, tgN generates N tokens one by one; both start from
+an empty context. Speeds are the mean of the runs ± their standard deviation, after a warm-up run.
+The floor is the time in which the weights can be read from memory once, measured by a plain read
+with as many threads; `floor` says how many times longer a token took.
+
+Examples:
+  leanstream bench model.gguf
+  leanstream bench a.gguf b.gguf -p 0 -n 64 -r 3
+  leanstream bench model.gguf -t 4 -o json";
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub struct BenchArgs {
+    /// .gguf files or safetensors folders
+    #[arg(required = true, value_name = "MODEL")]
+    pub models: Vec<PathBuf>,
+    /// Prompt tokens; 0 leaves the prompt test out
+    #[arg(short = 'p', long, value_name = "N", default_value_t = 512)]
+    pub n_prompt: u32,
+    /// Tokens to generate; 0 leaves the decode test out
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    pub n_gen: u32,
+    /// Runs of each test
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub repetitions: u32,
+    /// Compute threads [default: one for each usable core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Form of the result: a Markdown table, a JSON array, an object on each line, or comma-separated
+    #[arg(short, long, value_name = "FORM", default_value = "md")]
+    pub output: BenchOutput,
+}
+
+/// Form of a benchmark's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchOutput {
+    Md,
+    Json,
+    Jsonl,
+    Csv,
+}
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  leanstream doctor
+  leanstream doctor --json";
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A number of tokens or windows: at least 1, and small enough for every index.
+fn positive() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=u64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_takes_minus_one_for_no_limit() {
+        let cli = Cli::try_parse_from(["leanstream", "run", "m", "-n", "-1"]).unwrap();
+        let Command::Run(args) = cli.command else { panic!("another command") };
+        assert_eq!(args.max_tokens, Some(-1));
+        assert!(Cli::try_parse_from(["leanstream", "run", "m", "-n", "-2"]).is_err());
+    }
+}

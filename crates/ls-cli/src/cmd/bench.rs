@@ -1,0 +1,123 @@
+//! `leanstream bench`: prompt and decode speed, beside the floor that memory sets.
+
+mod floor;
+mod rows;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ls_engine::{Engine, Pcg32, PeakRss, State};
+
+use crate::args::BenchArgs;
+use crate::{cmd, interrupt, output};
+use floor::Floor;
+use rows::{Row, Speed};
+
+/// Start of the random tokens: every run computes the same ones.
+const SEED: u64 = 1;
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    interrupt::install()?;
+    let mut rows = Vec::new();
+    for path in &args.models {
+        let Some(more) = measure_model(path, args)? else {
+            return Ok(ExitCode::from(interrupt::EXIT_CODE));
+        };
+        rows.extend(more);
+    }
+    output::stdout(&rows::print(&rows, args.output)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The rows of one model, or `None` when Ctrl-C was pressed.
+fn measure_model(path: &Path, args: &BenchArgs) -> anyhow::Result<Option<Vec<Row>>> {
+    let context = u64::from(args.n_prompt.max(args.n_gen).max(1));
+    let engine = cmd::load(path, Some(context), args.threads)?;
+    let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
+    bar.set_message(cmd::model_name(path));
+    let floor = Floor::measure(&engine)?;
+    bar.inc(1);
+    let mut bench = Bench { state: engine.new_state()?, engine: &engine, peak: PeakRss::start() };
+    let mut rows = Vec::new();
+    for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
+        if n == 0 {
+            continue;
+        }
+        let mut speeds = Vec::new();
+        // The run before the first counts for nothing: it touches weights and buffers.
+        for repetition in 0..=args.repetitions {
+            let speed = bench.time(test, n as usize)?;
+            bar.inc(1);
+            if interrupt::take() {
+                bar.finish_and_clear();
+                return Ok(None);
+            }
+            if repetition > 0 {
+                speeds.push(speed);
+            }
+        }
+        rows.push(Row {
+            model: cmd::model_name(path),
+            size_bytes: engine.weight_bytes(),
+            test: test.name(n),
+            speed: Speed::of(&speeds),
+            threads: engine.threads(),
+            device: cmd::DEVICE,
+            mode: cmd::MODE,
+            keep: cmd::KEEP,
+            peak_rss_bytes: bench.peak.bytes(),
+            read_gb_per_s: floor.gb_per_s(),
+            floor_ratio: (test == Test::Decode).then(|| floor.ratio(Speed::of(&speeds).avg_ts)),
+        });
+    }
+    bar.finish_and_clear();
+    Ok(Some(rows))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Test {
+    Prompt,
+    Decode,
+}
+
+impl Test {
+    fn name(self, n: u32) -> String {
+        match self {
+            Self::Prompt => format!("pp{n}"),
+            Self::Decode => format!("tg{n}"),
+        }
+    }
+}
+
+struct Bench<'a> {
+    engine: &'a Engine,
+    state: State,
+    peak: PeakRss,
+}
+
+impl Bench<'_> {
+    /// Tokens per second of one run over `n` random tokens from an empty context.
+    fn time(&mut self, test: Test, n: usize) -> anyhow::Result<f64> {
+        let mut rng = Pcg32::new(SEED);
+        let vocab_size = self.engine.config().vocab_size.max(1) as u64;
+        let mut token = || (u64::from(rng.next_u32()) % vocab_size) as u32;
+        let tokens: Vec<u32> = (0..n).map(|_| token()).collect();
+        self.state.truncate(0);
+        let start = Instant::now();
+        match test {
+            Test::Prompt => {
+                self.engine.prefill(&mut self.state, &tokens)?;
+            }
+            Test::Decode => {
+                for &token in &tokens {
+                    self.engine.decode(&mut self.state, token)?;
+                }
+            }
+        }
+        let time = start.elapsed();
+        self.peak.sample();
+        Ok(n as f64 / time.as_secs_f64())
+    }
+}

@@ -1,0 +1,164 @@
+//! The rows of a benchmark, in each form.
+
+use serde::{Serialize, Serializer};
+
+use crate::args::BenchOutput;
+use crate::output;
+
+/// Tokens per second over several runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Speed {
+    /// Mean.
+    pub avg_ts: f64,
+    /// Standard deviation of the sample; 0 for a single run.
+    pub stddev_ts: f64,
+}
+
+impl Speed {
+    /// Mean and deviation of `speeds`, of which there is at least one.
+    pub fn of(speeds: &[f64]) -> Self {
+        let n = speeds.len() as f64;
+        let avg_ts = speeds.iter().sum::<f64>() / n;
+        let squares: f64 = speeds.iter().map(|speed| (speed - avg_ts).powi(2)).sum();
+        let stddev_ts = if speeds.len() > 1 { (squares / (n - 1.0)).sqrt() } else { 0.0 };
+        Self { avg_ts, stddev_ts }
+    }
+}
+
+/// One test of one model.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Name of the model's file.
+    pub model: String,
+    /// Bytes of its weights.
+    pub size_bytes: u64,
+    /// `pp512` or `tg128`.
+    pub test: String,
+    /// Tokens per second.
+    #[serde(flatten)]
+    pub speed: Speed,
+    /// Compute threads.
+    pub threads: usize,
+    /// Where it was computed.
+    pub device: &'static str,
+    /// `exact`.
+    pub mode: &'static str,
+    /// Fraction of neurons that were computed.
+    pub keep: f64,
+    /// The most anonymous memory seen.
+    pub peak_rss_bytes: Option<u64>,
+    /// How fast a plain read of the weights was, in 10⁹ bytes per second.
+    #[serde(serialize_with = "three_decimals")]
+    pub read_gb_per_s: f64,
+    /// Time of a token ÷ time of such a read; for decoding only.
+    pub floor_ratio: Option<f64>,
+}
+
+fn three_decimals<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value * 1e3).round() / 1e3)
+}
+
+/// All rows as text.
+pub fn print(rows: &[Row], form: BenchOutput) -> anyhow::Result<String> {
+    Ok(match form {
+        BenchOutput::Md => markdown(rows),
+        BenchOutput::Json => serde_json::to_string_pretty(rows)? + "\n",
+        BenchOutput::Jsonl => {
+            let lines = rows.iter().map(|row| Ok(serde_json::to_string(row)? + "\n"));
+            lines.collect::<anyhow::Result<String>>()?
+        }
+        BenchOutput::Csv => csv(rows)?,
+    })
+}
+
+fn markdown(rows: &[Row]) -> String {
+    let titles = ["model", "size", "threads", "test", "t/s", "read GB/s", "floor"];
+    let mut out = format!("| {} |\n", titles.join(" | "));
+    out += "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+    for row in rows {
+        let floor = row.floor_ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        let Speed { avg_ts, stddev_ts } = row.speed;
+        out += &format!(
+            "| {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {:.1} | {floor} |\n",
+            row.model.replace('|', "\\|"),
+            output::bytes(row.size_bytes),
+            row.threads,
+            row.test,
+            row.read_gb_per_s,
+        );
+    }
+    out
+}
+
+/// The same keys as JSON has, so that no form can know a field that another does not.
+fn csv(rows: &[Row]) -> anyhow::Result<String> {
+    let mut out = String::new();
+    for (idx, row) in rows.iter().enumerate() {
+        let serde_json::Value::Object(fields) = serde_json::to_value(row)? else { continue };
+        if idx == 0 {
+            let keys: Vec<&str> = fields.keys().map(String::as_str).collect();
+            out += &(keys.join(",") + "\n");
+        }
+        let cells: Vec<String> = fields.values().map(cell).collect();
+        out += &(cells.join(",") + "\n");
+    }
+    Ok(out)
+}
+
+fn cell(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Null => String::new(),
+        serde_json::Value::String(text) if text.contains([',', '"', '\n', '\r']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let decode = Row {
+            model: "tiny, \"q4\"".into(),
+            size_bytes: 98_362_432,
+            test: "tg128".into(),
+            speed: Speed { avg_ts: 61.5, stddev_ts: 0.25 },
+            threads: 2,
+            device: "cpu",
+            mode: "exact",
+            keep: 1.0,
+            peak_rss_bytes: Some(1 << 20),
+            read_gb_per_s: 12.3456,
+            floor_ratio: Some(2.0),
+        };
+        let prompt = Row { test: "pp512".into(), floor_ratio: None, ..decode.clone() };
+        vec![prompt, decode]
+    }
+
+    #[test]
+    fn speed_has_the_deviation_of_the_sample() {
+        let speed = Speed::of(&[1.0, 2.0, 6.0]);
+        assert_eq!((speed.avg_ts, speed.stddev_ts), (3.0, 7f64.sqrt()));
+        assert_eq!(Speed::of(&[4.0]), Speed { avg_ts: 4.0, stddev_ts: 0.0 });
+    }
+
+    #[test]
+    fn markdown_is_a_table() {
+        insta::assert_snapshot!(print(&rows(), BenchOutput::Md).unwrap(), @"");
+    }
+
+    #[test]
+    fn csv_quotes_and_leaves_unknown_cells_empty() {
+        insta::assert_snapshot!(print(&rows(), BenchOutput::Csv).unwrap(), @"");
+    }
+
+    #[test]
+    fn json_lines_have_the_documented_keys() {
+        let text = print(&rows(), BenchOutput::Jsonl).unwrap();
+        assert_eq!(text.lines().count(), 2);
+        insta::assert_snapshot!(text.lines().next().unwrap(), @"");
+    }
+}

@@ -1,0 +1,73 @@
+//! `leanstream perplexity`: how well a model predicts a text.
+
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ls_engine::{Perplexity, PerplexityOptions, n_chunks, perplexity};
+use ls_model::tokenizer::EncodeOptions;
+use serde::Serialize;
+
+use crate::args::PerplexityArgs;
+use crate::{cmd, interrupt, output};
+
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    estimate: Perplexity,
+    context: usize,
+    tok_per_s: f64,
+    threads: usize,
+    device: &'static str,
+    mode: &'static str,
+    keep: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
+    let text = cmd::read_text(&args.file)?;
+    let engine = cmd::load(&args.model, Some(args.context), args.threads)?;
+    let tokenizer = engine.tokenizer();
+    let encode = EncodeOptions { add_special: true, parse_special: false };
+    let tokens = tokenizer.encode(&text, encode)?;
+    let options = PerplexityOptions {
+        n_ctx: usize::try_from(args.context)?,
+        max_chunks: args.chunks.map(usize::try_from).transpose()?,
+        bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
+    };
+    let mut state = engine.new_state()?;
+    interrupt::install()?;
+
+    let bar = output::progress("windows", n_chunks(tokens.len(), &options) as u64);
+    let start = Instant::now();
+    let estimate = perplexity(&engine, &mut state, &tokens, &options, &mut |estimate| {
+        bar.set_position(estimate.chunks as u64);
+        bar.set_message(format!("ppl {:.4}", estimate.ppl));
+        if interrupt::take() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    bar.finish_and_clear();
+    let computed = estimate.chunks * options.n_ctx;
+    let report = Report {
+        estimate,
+        context: options.n_ctx,
+        tok_per_s: computed as f64 / start.elapsed().as_secs_f64(),
+        threads: engine.threads(),
+        device: cmd::DEVICE,
+        mode: cmd::MODE,
+        keep: cmd::KEEP,
+    };
+    print(&report, args.json)?;
+    let is_cut_short = estimate.chunks < n_chunks(tokens.len(), &options);
+    Ok(if is_cut_short { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(report);
+    }
+    let Perplexity { ppl, stderr, tokens, chunks } = report.estimate;
+    Ok(output::stdout(&format!(
+        "perplexity {ppl:.4} ± {stderr:.5} over {tokens} tokens in {chunks} windows of {}\n",
+        report.context
+    ))?)
+}

@@ -1,0 +1,92 @@
+use super::{leanstream, stderr, write};
+
+/// Runs the program, which must fail with `code` and without output; returns its message.
+fn failure(args: &[&str], code: i32) -> String {
+    let output = leanstream(args);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
+    assert!(output.stdout.is_empty(), "{args:?} wrote to standard output");
+    assert!(message.starts_with("error: "), "{message}");
+    message
+}
+
+/// As `failure` with code 1, where the message is one line.
+fn sentence(args: &[&str]) -> String {
+    let message = failure(args, 1);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
+}
+
+#[test]
+fn wrong_usage_has_its_own_exit_code() {
+    for args in [
+        &["fly"][..],
+        &["run"],
+        &["run", "m.gguf", "--budget", "700MB"],
+        &["run", "m.gguf", "-p", "a", "-f", "b"],
+        &["run", "m.gguf", "-p", "a", "--raw", "--chat"],
+        &["run", "m.gguf", "-p", "a", "--temp", "hot"],
+        &["run", "m.gguf", "-p", "a", "--stop", ""],
+        &["run", "m.gguf", "-p", "a", "--threads", "0"],
+        &["perplexity", "m.gguf"],
+        &["bench", "m.gguf", "-r", "0"],
+        &["bench", "m.gguf", "-o", "xml"],
+    ] {
+        failure(args, 2);
+    }
+}
+
+#[test]
+fn a_parameter_out_of_range_is_wrong_usage_and_named() {
+    let message = failure(&["run", "m.gguf", "-p", "a", "--top-p", "1.5"], 2);
+    assert!(message.contains("top-p is 1.5, but must be above 0, at most 1"), "{message}");
+}
+
+#[test]
+fn a_missing_model_is_named_by_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = write(dir.path(), "text.txt", b"some text");
+    for args in [
+        &["inspect", "no/such.gguf"][..],
+        &["run", "no/such.gguf", "-p", "a"],
+        &["perplexity", "no/such.gguf", "-f", &text],
+        &["bench", "no/such.gguf"],
+    ] {
+        let message = sentence(args);
+        assert!(message.contains("no/such.gguf"), "{message}");
+        assert!(message.contains("No such file"), "{message}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_model_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in [
+        ("text.gguf", &b"this is a text and not a model"[..]),
+        ("empty.gguf", b""),
+        ("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+    ] {
+        let path = write(dir.path(), name, bytes);
+        for args in [&["inspect", &path][..], &["run", &path, "-p", "a"], &["bench", &path]] {
+            let message = sentence(args);
+            assert!(message.contains(name), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_without_a_model_says_what_was_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let message = sentence(&["inspect", dir.path().to_str().unwrap()]);
+    assert!(message.contains("config.json"), "{message}");
+}
+
+#[test]
+fn a_prompt_file_is_read_before_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let message = sentence(&["run", "no/such.gguf", "-f", "no/such.txt"]);
+    assert!(message.contains("no/such.txt"), "{message}");
+    let binary = write(dir.path(), "binary", b"ab\xffcd");
+    let message = sentence(&["perplexity", "no/such.gguf", "-f", &binary]);
+    assert!(message.contains("not UTF-8 text at byte 2"), "{message}");
+}

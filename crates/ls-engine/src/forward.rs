@@ -1,0 +1,158 @@
+//! The forward pass: a batch of tokens through all layers.
+
+use ls_cpu::{AttentionShape, Cpu, Gate, Pairing, Product, add, rms_norm, rms_norm_in_place, rope};
+use ls_model::Config;
+use ls_model::config::{Activation, RopeLayout};
+
+use crate::rotary::{Angles, Frequencies};
+use crate::state::{Buffers, State};
+use crate::weights::{Layer, Weights};
+
+/// What the forward pass reads: everything but the sequence.
+pub(crate) struct Forward<'a> {
+    pub cpu: &'a Cpu,
+    pub config: &'a Config,
+    pub weights: &'a Weights,
+    /// Of layers that see everything, and of those with a window.
+    pub frequencies: &'a [Frequencies; 2],
+}
+
+impl Forward<'_> {
+    /// Runs `tokens` (at most a batch, known to fit) through all layers. Their residual streams
+    /// are left in the buffers, and the sequence is longer by them.
+    pub fn tokens(&self, state: &mut State, tokens: &[u32]) {
+        let (n, start, d) = (tokens.len(), state.len, self.config.d_model);
+        let b = &mut state.buffers;
+        self.embed(tokens, &mut b.x[..n * d]);
+        for (angles, frequencies) in b.angles.iter_mut().zip(self.frequencies) {
+            angles.set(frequencies, start, n);
+        }
+        for (i, layer) in self.weights.layers.iter().enumerate() {
+            self.project(i, layer, b, n);
+            for t in 0..n {
+                let width = b.k.len() / (b.x.len() / d);
+                let row = t * width..(t + 1) * width;
+                state.cache[i].store(start + t, &b.k[row.clone()], &b.v[row]);
+            }
+            let shape = AttentionShape {
+                n_heads: self.config.n_heads,
+                scale: self.config.attention_scale,
+                window: self.config.window[i],
+            };
+            let heads = self.config.n_heads * self.config.head_dim;
+            let (q, attended) = (&b.q[..n * heads], &mut b.attended[..n * heads]);
+            self.cpu.attention(shape, &state.cache[i], start, n, q, attended);
+            self.attention_output(layer, b, n);
+            self.mlp(layer, b, n);
+        }
+        state.len += n;
+    }
+
+    /// Logits after rows `rows` of the batch, `[rows, vocab_size]`.
+    pub fn logits(&self, b: &mut Buffers, rows: std::ops::Range<usize>, out: &mut [f32]) {
+        let (d, isa, eps) = (self.config.d_model, self.cpu.isa(), self.config.norm_eps);
+        let x = &b.x[rows.start * d..rows.end * d];
+        b.last.fill(self.cpu, rows.len(), &|t, out| {
+            rms_norm(isa, &x[t * d..][..d], &self.weights.output_norm, eps, out);
+        });
+        self.cpu.matmul(self.weights.head(), &b.last, rows.len(), out);
+    }
+
+    fn embed(&self, tokens: &[u32], x: &mut [f32]) {
+        let embedding = self.weights.embedding.view();
+        for (token, x) in tokens.iter().zip(x.chunks_exact_mut(self.config.d_model)) {
+            embedding.dequantize_row(*token as usize, x);
+            if self.config.embedding_scale != 1.0 {
+                x.iter_mut().for_each(|x| *x *= self.config.embedding_scale);
+            }
+        }
+    }
+
+    /// Queries, keys and values of a layer, rotated.
+    fn project(&self, i: usize, layer: &Layer, b: &mut Buffers, n: usize) {
+        let (c, cpu) = (self.config, self.cpu);
+        let (heads, kv_heads) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
+        self.norm(&layer.attn_norm, &b.x, &mut b.normed, n);
+        let (q, k, v) = (&mut b.q[..n * heads], &mut b.k[..n * kv_heads], &mut b.v[..n * kv_heads]);
+        let mut products = [
+            Product { matrix: layer.q.view(), out: q },
+            Product { matrix: layer.k.view(), out: k },
+            Product { matrix: layer.v.view(), out: v },
+        ];
+        cpu.matmuls(&mut products, &b.normed, n);
+        let angles = &b.angles[usize::from(c.window[i].is_some())];
+        self.finish_heads(q, heads, &layer.q_bias, &layer.q_norm, angles);
+        self.finish_heads(k, kv_heads, &layer.k_bias, &layer.k_norm, angles);
+        if let Some(bias) = &layer.v_bias {
+            v.chunks_exact_mut(kv_heads).for_each(|v| add(cpu.isa(), v, bias));
+        }
+    }
+
+    /// Bias, norm and rotation of queries or keys, `[n, width]`.
+    fn finish_heads(
+        &self,
+        x: &mut [f32],
+        width: usize,
+        bias: &Option<Vec<f32>>,
+        norm: &Option<Vec<f32>>,
+        angles: &Angles,
+    ) {
+        let (c, isa) = (self.config, self.cpu.isa());
+        let pairing = match c.rope.layout {
+            RopeLayout::Interleaved => Pairing::Interleaved,
+            RopeLayout::Halves => Pairing::Halves,
+        };
+        self.cpu.pool().for_each_chunk(x, width, &|t, row| {
+            if let Some(bias) = bias {
+                add(isa, row, bias);
+            }
+            let (cos, sin) = angles.at(t);
+            for head in row.chunks_exact_mut(c.head_dim) {
+                if let Some(norm) = norm {
+                    rms_norm_in_place(isa, head, norm, c.norm_eps);
+                }
+                rope(pairing, head, cos, sin);
+            }
+        });
+    }
+
+    fn attention_output(&self, layer: &Layer, b: &mut Buffers, n: usize) {
+        let (d, width) = (self.config.d_model, self.config.n_heads * self.config.head_dim);
+        let attended = &b.attended;
+        b.attended_q8.fill(self.cpu, n, &|t, out| {
+            out.copy_from_slice(&attended[t * width..][..width]);
+        });
+        self.cpu.matmul(layer.o.view(), &b.attended_q8, n, &mut b.delta[..n * d]);
+        self.add_delta(&layer.post_attn_norm, b, n);
+    }
+
+    fn mlp(&self, layer: &Layer, b: &mut Buffers, n: usize) {
+        let (cpu, d) = (self.cpu, self.config.d_model);
+        let gate = match self.config.activation {
+            Activation::Silu => Gate::Silu,
+            Activation::GeluTanh => Gate::GeluTanh,
+        };
+        self.norm(&layer.ffn_norm, &b.x, &mut b.normed, n);
+        let (gate_rows, up_rows) = (layer.gate.view(), layer.up.view());
+        cpu.mlp_neurons(gate_rows, up_rows, gate, &b.normed, n, &mut b.hidden);
+        cpu.matmul(layer.down.view(), &b.hidden, n, &mut b.delta[..n * d]);
+        self.add_delta(&layer.post_ffn_norm, b, n);
+    }
+
+    fn norm(&self, weight: &[f32], x: &[f32], out: &mut ls_cpu::Activations, n: usize) {
+        let (d, isa, eps) = (self.config.d_model, self.cpu.isa(), self.config.norm_eps);
+        out.fill(self.cpu, n, &|t, out| rms_norm(isa, &x[t * d..][..d], weight, eps, out));
+    }
+
+    /// Adds a block's output to the residual stream, normalised first where the model does so.
+    fn add_delta(&self, norm: &Option<Vec<f32>>, b: &mut Buffers, n: usize) {
+        let (d, isa, eps) = (self.config.d_model, self.cpu.isa(), self.config.norm_eps);
+        let rows = b.x.chunks_exact_mut(d).zip(b.delta.chunks_exact_mut(d));
+        for (x, delta) in rows.take(n) {
+            if let Some(norm) = norm {
+                rms_norm_in_place(isa, delta, norm, eps);
+            }
+            add(isa, x, delta);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A model on disk, ready to be read.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::{self, Config};
+use crate::error::{ModelError, Warning};
+use crate::gguf::{self, Metadata};
+use crate::safetensors::{self, Folder};
+use crate::schema;
+use crate::shared::SharedTensor;
+use crate::tensor::{Tensor, TensorInfo};
+use crate::tokenizer::Tokenizer;
+use crate::weights::Weights;
+
+/// Where a model's settings and tokenizer come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A GGUF file: the metadata, of the first part if there are several.
+    Gguf(Metadata),
+    /// A Hugging Face folder.
+    Safetensors(Folder),
+}
+
+/// An open model: configuration, tensors, and what its tokenizer is made from.
+///
+/// Opening has checked that every tensor that the architecture needs is there with the shape
+/// that the configuration asks for. Tensor data stays in the mapped files and is borrowed from
+/// here.
+#[derive(Debug)]
+pub struct ModelFile {
+    path: PathBuf,
+    source: Source,
+    config: Config,
+    weights: Weights,
+    warnings: Vec<Warning>,
+}
+
+impl ModelFile {
+    /// Opens a `.gguf` file (any part of one that is split) or a safetensors folder.
+    ///
+    /// # Errors
+    /// The model cannot be read, is damaged, or needs something that is not supported.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        let path = path.as_ref();
+        let (source, config, weights) =
+            if path.is_dir() { open_folder(path)? } else { open_gguf(path)? };
+        let warnings = schema::check(&config, &weights, path)?;
+        Ok(Self { path: path.to_owned(), source, config, weights, warnings })
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files that hold tensors, in order; [`TensorInfo::file_idx`] counts them.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.weights.files()
+    }
+
+    /// Bytes of all files that hold tensors.
+    pub fn size_bytes(&self) -> u64 {
+        self.weights.file_bytes()
+    }
+
+    /// Bytes of all tensors.
+    pub fn weights_bytes(&self) -> u64 {
+        self.weights.infos().iter().map(|info| info.n_bytes as u64).sum()
+    }
+
+    /// Shapes and choices of the decoder.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Settings and tokenizer, as the file has them.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// What is odd but does not keep the model from working.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// The chat template in Jinja, if the model has one.
+    pub fn chat_template(&self) -> Option<&str> {
+        match &self.source {
+            Source::Gguf(metadata) => metadata.get("tokenizer.chat_template").ok().flatten(),
+            Source::Safetensors(folder) => folder.chat_template(),
+        }
+    }
+
+    /// Names, types and shapes of all tensors, in the order of the files.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        self.weights.infos()
+    }
+
+    /// The tensor of this name, as GGUF names it; `None` when there is none.
+    ///
+    /// # Errors
+    /// The file was cut since it was opened.
+    pub fn tensor(&self, name: &str) -> Result<Option<Tensor<'_>>, ModelError> {
+        self.weights.info(name).map(|info| self.weights.load(info)).transpose()
+    }
+
+    /// The tensor of this name, which must have the shape `expected` (outermost first).
+    ///
+    /// # Errors
+    /// It is missing or has another shape, or the file was cut since it was opened.
+    pub fn require(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
+        self.weights.load(self.weights.require(name, expected, &self.path)?)
+    }
+
+    /// The tensor of this name, with data that keeps the file mapped; `None` when there is none.
+    ///
+    /// # Errors
+    /// The file was cut since it was opened.
+    pub fn share(&self, name: &str) -> Result<Option<SharedTensor>, ModelError> {
+        self.weights.info(name).map(|info| self.weights.share(info)).transpose()
+    }
+
+    /// The model's tokenizer.
+    ///
+    /// # Errors
+    /// Its description is missing, damaged or of an unsupported kind.
+    pub fn tokenizer(&self) -> Result<Tokenizer, ModelError> {
+        match &self.source {
+            Source::Gguf(metadata) => Tokenizer::from_gguf(metadata)
+                .map_err(|source| ModelError::Tokenizer { path: self.path.clone(), source }),
+            Source::Safetensors(folder) => folder.tokenizer(),
+        }
+    }
+
+    /// Looks whether the files still hold all tensors. Cheap enough to call before each prompt.
+    ///
+    /// Reading a tensor from a file that was cut meanwhile ends the process (SIGBUS); this
+    /// notices the cut before.
+    ///
+    /// # Errors
+    /// A file was cut since it was opened.
+    pub fn check_whole(&self) -> Result<(), ModelError> {
+        self.weights.check_whole()
+    }
+}
+
+fn open_gguf(path: &Path) -> Result<(Source, Config, Weights), ModelError> {
+    let (metadata, weights) = gguf::open(path)?;
+    let config = config::from_gguf(&metadata, &weights, path)?;
+    Ok((Source::Gguf(metadata), config, weights))
+}
+
+fn open_folder(path: &Path) -> Result<(Source, Config, Weights), ModelError> {
+    let folder = Folder::read(path)?;
+    let config = config::from_folder(&folder)?;
+    let weights = safetensors::open(&folder, config.arch)?;
+    Ok((Source::Safetensors(folder), config, weights))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn can_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<ModelFile>();
+    }
+}

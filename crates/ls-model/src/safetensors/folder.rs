@@ -1,0 +1,189 @@
+//! A Hugging Face model folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::{header, names};
+use crate::ModelError;
+use crate::config::Architecture;
+use crate::json::{Settings, read_file, read_settings};
+use crate::map::Mapping;
+use crate::tokenizer::{HuggingFaceFiles, Tokenizer};
+use crate::weights::Weights;
+
+/// Longest tokenizer.json that is read; the largest real ones have about 35 MB.
+const MAX_TOKENIZER: u64 = 256 << 20;
+
+/// The files of a Hugging Face model beside its tensors.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    pub(crate) config: Settings,
+    tokenizer_config: Option<Settings>,
+    generation_config: Option<Settings>,
+    chat_template: Option<String>,
+}
+
+impl Folder {
+    /// Reads the settings of the folder at `path`.
+    pub(crate) fn read(path: &Path) -> Result<Self, ModelError> {
+        let config = read_settings(path.join("config.json"))?
+            .ok_or_else(|| ModelError::NotAModelFolder { path: path.to_owned() })?;
+        let tokenizer_config = read_settings(path.join("tokenizer_config.json"))?;
+        let generation_config = read_settings(path.join("generation_config.json"))?;
+        let chat_template = read_template(path, tokenizer_config.as_ref())?;
+        let path = path.to_owned();
+        Ok(Self { path, config, tokenizer_config, generation_config, chat_template })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// config.json.
+    pub fn config(&self) -> &Map<String, Value> {
+        &self.config.fields
+    }
+
+    /// tokenizer_config.json, if the folder has one.
+    pub fn tokenizer_config(&self) -> Option<&Map<String, Value>> {
+        self.tokenizer_config.as_ref().map(|settings| &settings.fields)
+    }
+
+    /// generation_config.json, if the folder has one.
+    pub fn generation_config(&self) -> Option<&Map<String, Value>> {
+        self.generation_config.as_ref().map(|settings| &settings.fields)
+    }
+
+    /// The chat template: chat_template.jinja, or else what tokenizer_config.json holds.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
+    /// Where tokenizer.json lies, whether it exists or not.
+    pub fn tokenizer_path(&self) -> PathBuf {
+        self.path.join("tokenizer.json")
+    }
+
+    /// The bytes of tokenizer.json, or `None` when the folder has none.
+    ///
+    /// # Errors
+    /// It cannot be read, is a git-lfs pointer or too long.
+    pub fn read_tokenizer(&self) -> Result<Option<Vec<u8>>, ModelError> {
+        read_file(&self.tokenizer_path(), MAX_TOKENIZER)
+    }
+}
+
+impl Folder {
+    /// The tokenizer that tokenizer.json and the files beside it describe.
+    pub(crate) fn tokenizer(&self) -> Result<Tokenizer, ModelError> {
+        let path = self.tokenizer_path();
+        let Some(tokenizer) = self.read_tokenizer()? else {
+            return Err(ModelError::NoTokenizer { path });
+        };
+        let beside = |name: &str| read_file(&self.path.join(name), crate::json::MAX_SETTINGS);
+        let tokenizer_config = beside("tokenizer_config.json")?;
+        let generation_config = beside("generation_config.json")?;
+        Tokenizer::from_hugging_face(&HuggingFaceFiles {
+            tokenizer: &tokenizer,
+            tokenizer_config: tokenizer_config.as_deref(),
+            generation_config: generation_config.as_deref(),
+        })
+        .map_err(|source| ModelError::Tokenizer { path, source })
+    }
+}
+
+fn read_template(path: &Path, tokenizer: Option<&Settings>) -> Result<Option<String>, ModelError> {
+    let file = path.join("chat_template.jinja");
+    if let Some(bytes) = read_file(&file, crate::json::MAX_SETTINGS)? {
+        let text = String::from_utf8(bytes).map_err(|error| ModelError::Io {
+            action: "read",
+            path: file,
+            source: std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error()),
+        })?;
+        return Ok(Some(text));
+    }
+    let Some(tokenizer) = tokenizer else { return Ok(None) };
+    match tokenizer.get("chat_template") {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Array(named)) => Ok(default_template(named)),
+        Some(_) => Err(tokenizer.wrong("chat_template", "a string or an array of templates")),
+    }
+}
+
+/// Of several named templates, the one called "default", or else the first.
+fn default_template(named: &[Value]) -> Option<String> {
+    let is_default = |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some("default");
+    let entry = named.iter().find(is_default).or(named.first())?;
+    entry.get("template")?.as_str().map(str::to_owned)
+}
+
+/// Opens the tensors of the folder, under GGUF's names where they have one.
+pub(crate) fn open(folder: &Folder, arch: Architecture) -> Result<Weights, ModelError> {
+    let single = folder.path.join("model.safetensors");
+    let index = folder.path.join("model.safetensors.index.json");
+    let mut weights = Weights::default();
+    match read_settings(index)? {
+        Some(index) if !single.exists() => {
+            let shards = weight_map(&index)?;
+            for (name, tensors) in &shards {
+                let shard = folder.path.join(name);
+                if !shard.exists() {
+                    let (path, n_shards) = (index.path.clone(), shards.len());
+                    return Err(ModelError::MissingShard { path, missing: shard, n_shards });
+                }
+                add_file(&mut weights, &shard, arch, tensors)?;
+            }
+        }
+        _ => add_file(&mut weights, &single, arch, &BTreeSet::new())?,
+    }
+    Ok(weights)
+}
+
+/// The index's files, each with the tensors that it should hold.
+fn weight_map(index: &Settings) -> Result<BTreeMap<String, BTreeSet<String>>, ModelError> {
+    let expected = "an object that maps tensors to files of the folder";
+    let map = index.object("weight_map")?.ok_or_else(|| index.wrong("weight_map", expected))?;
+    let mut shards: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (tensor, file) in &map.fields {
+        let Some(file) = file.as_str().filter(|file| is_plain_name(file)) else {
+            return Err(map.wrong(tensor, "the name of a file in the same folder"));
+        };
+        shards.entry(file.to_owned()).or_default().insert(tensor.clone());
+    }
+    Ok(shards)
+}
+
+/// Whether `file` names a file of the folder itself: an index must not reach elsewhere.
+fn is_plain_name(file: &str) -> bool {
+    let mut parts = Path::new(file).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+}
+
+fn add_file(
+    weights: &mut Weights,
+    path: &Path,
+    arch: Architecture,
+    expected: &BTreeSet<String>,
+) -> Result<(), ModelError> {
+    let file = Mapping::open(path)?;
+    if crate::map::is_lfs_pointer(&file.read_prefix(64)?) {
+        return Err(ModelError::LfsPointer { path: path.to_owned() });
+    }
+    let mut tensors = header::read(&file)?;
+    let found: BTreeSet<&str> = tensors.iter().map(|info| info.name.as_str()).collect();
+    if let Some(missing) = expected.iter().find(|name| !found.contains(name.as_str())) {
+        let (path, tensor) = (path.to_owned(), missing.clone());
+        return Err(ModelError::MissingFromShard { path, tensor });
+    }
+    for info in &mut tensors {
+        if let Some(name) = names::to_gguf(&info.name, arch) {
+            info.name = name;
+        }
+    }
+    weights.add(file, tensors)
+}
