@@ -50,10 +50,11 @@ impl Case {
         let matrix = Matrix::new(self.format, self.rows, COLS, &weights).expect("the shape fits");
         let cpu = Cpu::new(1, self.isa).expect("one thread");
         let mut x = Activations::new(tokens, COLS);
-        for (i, x) in x.rows_mut(tokens).iter_mut().enumerate() {
-            *x = (i % 19) as f32 - 9.0;
-        }
-        x.quantize(cpu.pool(), self.isa, tokens);
+        x.fill(&cpu, tokens, &|t, row| {
+            for (i, x) in row.iter_mut().enumerate() {
+                *x = ((t + i) % 19) as f32 - 9.0;
+            }
+        });
         let mut out = vec![0.0; tokens * self.rows];
         bencher.bench_local(|| cpu.matmul(matrix, &x, tokens, divan::black_box(&mut out)));
     }
