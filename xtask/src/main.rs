@@ -1,2 +1,35 @@
-//! xtask
-fn main() {}
+//! The build driver: every task of the repository is a command of `cargo xtask`.
+
+mod bench;
+mod ci;
+mod demo;
+mod fixtures;
+mod flags;
+mod models;
+mod peer;
+mod setup;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use flags::{Command, Flags};
+
+fn main() -> ExitCode {
+    let result = match Flags::parse().command {
+        Command::Ci(args) => ci::run(&args),
+        Command::Tidy => tidy::run(),
+        Command::Fixtures(args) => fixtures::run(&args),
+        Command::Models(args) => models::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

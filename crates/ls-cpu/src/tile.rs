@@ -170,9 +170,11 @@ fn load_quantized(
                 for h in 0..per_group {
                     let at = (group * per_group + h) * lanes;
                     let half = 2 * g + h;
-                    for (r, block) in tile.blocks.iter().enumerate() {
-                        tile.scale[at + r] = block.scale[half];
-                        tile.min[at + r] = block.min[half] + f32::from(center) * block.scale[half];
+                    let lift = f32::from(center);
+                    let to = tile.scale[at..][..lanes].iter_mut().zip(&mut tile.min[at..]);
+                    for ((scale, min), block) in to.zip(&tile.blocks) {
+                        *scale = block.scale[half];
+                        *min = block.min[half] + lift * block.scale[half];
                     }
                 }
             }

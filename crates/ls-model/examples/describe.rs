@@ -11,7 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let opened = start.elapsed();
     println!("{:#?}", model.config());
     for info in model.tensors() {
-        println!("{:<40} {:<5} {:?}", info.name, info.dtype, info.shape);
+        let (offset, n_bytes) = (info.offset(), info.n_bytes);
+        println!("{:<34} {:<5} {offset:>12} {n_bytes:>11} {:?}", info.name, info.dtype, info.shape);
     }
     for warning in model.warnings() {
         println!("warning: {warning}");

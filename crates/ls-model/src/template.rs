@@ -25,8 +25,6 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use regex_automata::Input;
 use regex_automata::meta::Regex;
 
-use crate::gguf::Metadata;
-
 pub use date::Date;
 pub use error::TemplateError;
 
@@ -85,38 +83,6 @@ impl ChatTemplate {
         env.add_template_owned(NAME, without_generation_tags(source))
             .map_err(|error| TemplateError::at_compile(&error))?;
         Ok(Self { env })
-    }
-
-    /// The template of a GGUF file, if it has one.
-    ///
-    /// # Errors
-    /// As [`ChatTemplate::new`]; or the key holds no string.
-    pub fn from_gguf(metadata: &Metadata) -> Result<Option<Self>, TemplateError> {
-        let source: Option<&str> = metadata.get("tokenizer.chat_template")?;
-        source.map(Self::new).transpose()
-    }
-
-    /// The template in a `tokenizer_config.json`, if it has one. Of several, the one that is named
-    /// `default`.
-    ///
-    /// # Errors
-    /// As [`ChatTemplate::new`]; or [`TemplateError::Config`].
-    pub fn from_tokenizer_config(json: &[u8]) -> Result<Option<Self>, TemplateError> {
-        let config: serde_json::Value = serde_json::from_slice(json)
-            .map_err(|error| TemplateError::Config { reason: error.to_string() })?;
-        let template = &config["chat_template"];
-        let named = template
-            .as_array()
-            .and_then(|templates| templates.iter().find(|template| template["name"] == "default"));
-        let source = named.map_or(template, |template| &template["template"]);
-        match source {
-            serde_json::Value::Null => Ok(None),
-            serde_json::Value::String(source) => Self::new(source).map(Some),
-            _ => {
-                let reason = "`chat_template` is neither a string nor a list with a default";
-                Err(TemplateError::Config { reason: reason.into() })
-            }
-        }
     }
 
     /// The prompt for `messages`.

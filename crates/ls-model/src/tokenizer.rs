@@ -50,6 +50,7 @@ pub use vocabulary::{
     Alphabet, Merging, PrefixScope, SpaceEater, SpacePrefix, SpecialTokens, TokenKind, Vocabulary,
 };
 
+use crate::{ModelFile, Source};
 use model::{Model, Scratch};
 use normalizer::{Normalizer, SPACE};
 use special::{Fragment, SpecialMatcher};
@@ -122,6 +123,27 @@ impl Tokenizer {
         };
         let splitter = vocabulary.splitter.clone();
         Ok(Self { table, kinds, model, normalizer, splitter, specials, roles })
+    }
+
+    /// Builds the tokenizer of an open model.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_gguf`] and [`Tokenizer::from_hugging_face`]; or the folder's
+    /// `tokenizer.json` is missing or cannot be read.
+    pub fn from_model(model: &ModelFile) -> Result<Self, TokenizerError> {
+        match model.source() {
+            Source::Gguf(metadata) => Self::from_gguf(metadata),
+            Source::Safetensors(folder) => {
+                let tokenizer = folder.read_tokenizer().map_err(Box::new)?;
+                let path = folder.tokenizer_path();
+                let tokenizer = tokenizer.ok_or(TokenizerError::NoTokenizer { path })?;
+                Self::from_hugging_face(&HuggingFaceFiles {
+                    tokenizer: &tokenizer,
+                    tokenizer_config: folder.tokenizer_config(),
+                    generation_config: folder.generation_config(),
+                })
+            }
+        }
     }
 
     /// The ids of `text`.
@@ -333,3 +355,6 @@ fn checked_roles(
     roles.end_of_generation.dedup();
     Ok(roles)
 }
+
+#[cfg(test)]
+mod tests;

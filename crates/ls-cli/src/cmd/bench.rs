@@ -3,6 +3,7 @@
 mod floor;
 mod rows;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -21,18 +22,23 @@ const SEED: u64 = 1;
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     interrupt::install()?;
     let mut rows = Vec::new();
+    let mut code = ExitCode::SUCCESS;
     for path in &args.models {
-        let Some(more) = measure_model(path, args)? else {
-            return Ok(ExitCode::from(interrupt::EXIT_CODE));
-        };
-        rows.extend(more);
+        if measure_model(path, args, &mut rows)?.is_break() {
+            code = ExitCode::from(interrupt::EXIT_CODE);
+            break;
+        }
     }
     output::stdout(&rows::print(&rows, args.output)?)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
-/// The rows of one model, or `None` when Ctrl-C was pressed.
-fn measure_model(path: &Path, args: &BenchArgs) -> anyhow::Result<Option<Vec<Row>>> {
+/// Adds the rows of one model; `Break` when Ctrl-C was pressed, with the rows that were complete.
+fn measure_model(
+    path: &Path,
+    args: &BenchArgs,
+    rows: &mut Vec<Row>,
+) -> anyhow::Result<ControlFlow<()>> {
     let context = u64::from(args.n_prompt.max(args.n_gen).max(1));
     let engine = cmd::load(path, Some(context), args.threads)?;
     let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
@@ -40,7 +46,6 @@ fn measure_model(path: &Path, args: &BenchArgs) -> anyhow::Result<Option<Vec<Row
     let floor = Floor::measure(&engine)?;
     bar.inc(1);
     let mut bench = Bench { state: engine.new_state()?, engine: &engine, peak: PeakRss::start() };
-    let mut rows = Vec::new();
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {
             continue;
@@ -52,7 +57,7 @@ fn measure_model(path: &Path, args: &BenchArgs) -> anyhow::Result<Option<Vec<Row
             bar.inc(1);
             if interrupt::take() {
                 bar.finish_and_clear();
-                return Ok(None);
+                return Ok(ControlFlow::Break(()));
             }
             if repetition > 0 {
                 speeds.push(speed);
@@ -73,7 +78,7 @@ fn measure_model(path: &Path, args: &BenchArgs) -> anyhow::Result<Option<Vec<Row
         });
     }
     bar.finish_and_clear();
-    Ok(Some(rows))
+    Ok(ControlFlow::Continue(()))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,6 +48,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let params = sample_params(&args.sampling);
     // Wrong parameters are found before a large model is loaded.
     let mut sampler = Sampler::new(params.clone()).map_err(|e| UsageError(e.to_string()))?;
+    interrupt::install()?;
     let start = Instant::now();
     let engine = cmd::load(&args.model, args.load.context, args.load.threads)?;
     let mut state = engine.new_state()?;
@@ -55,7 +56,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if args.verbose {
         describe(&engine, &state, load_ms);
     }
-    interrupt::install()?;
     let Some(prompt) = prompt else {
         return chat::talk(args, &engine, &mut state, &mut sampler);
     };

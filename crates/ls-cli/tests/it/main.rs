@@ -2,6 +2,7 @@
 
 mod errors;
 mod help;
+mod models;
 mod reports;
 
 use std::path::Path;

@@ -36,33 +36,31 @@ pub(crate) fn unpack_block(format: Format, block: &[u8], out: &mut Unpacked) {
         Format::Q4_0 => {
             let block: &[u8; 18] = block.try_into().expect("a Q4_0 block");
             let d = half_at(block, 0);
-            nibbles(&block[2..18], &mut out.q[..32]);
+            nibbles::<16>(&block[2..18], &mut out.q);
             fill(out, d, -8.0 * d);
         }
         Format::Q4_1 => {
             let block: &[u8; 20] = block.try_into().expect("a Q4_1 block");
-            nibbles(&block[4..20], &mut out.q[..32]);
+            nibbles::<16>(&block[4..20], &mut out.q);
             fill(out, half_at(block, 0), half_at(block, 2));
         }
         Format::Q5_0 => {
             let block: &[u8; 22] = block.try_into().expect("a Q5_0 block");
             let d = half_at(block, 0);
-            nibbles(&block[6..22], &mut out.q[..32]);
+            nibbles::<16>(&block[6..22], &mut out.q);
             fifth_bits(u32::from_le_bytes([block[2], block[3], block[4], block[5]]), &mut out.q);
             fill(out, d, -16.0 * d);
         }
         Format::Q5_1 => {
             let block: &[u8; 24] = block.try_into().expect("a Q5_1 block");
-            nibbles(&block[8..24], &mut out.q[..32]);
+            nibbles::<16>(&block[8..24], &mut out.q);
             fifth_bits(u32::from_le_bytes([block[4], block[5], block[6], block[7]]), &mut out.q);
             fill(out, half_at(block, 0), half_at(block, 2));
         }
         Format::Q8_0 => {
             let block: &[u8; 34] = block.try_into().expect("a Q8_0 block");
             let d = half_at(block, 0);
-            for (q, b) in out.q[..32].iter_mut().zip(&block[2..34]) {
-                *q = b ^ 0x80;
-            }
+            out.q[..32].copy_from_slice(&map::<32>(&block[2..34], |b| b ^ 0x80));
             fill(out, d, -128.0 * d);
         }
         Format::Q2_K => unpack_q2_k(block.try_into().expect("a Q2_K block"), out),
@@ -80,21 +78,44 @@ fn fill(out: &mut Unpacked, scale: f32, min: f32) {
     out.min[..2].fill(min);
 }
 
+/// `f` of each byte. Works on values, not on references: only then are the loops vectorised.
+#[inline(always)]
+fn map<const N: usize>(bytes: &[u8], f: impl Fn(u8) -> u8) -> [u8; N] {
+    let from: [u8; N] = *bytes.first_chunk().expect("enough bytes");
+    let mut to = [0; N];
+    for i in 0..N {
+        to[i] = f(from[i]);
+    }
+    to
+}
+
+/// `f` of each pair of bytes.
+#[inline(always)]
+fn zip<const N: usize>(a: &[u8], b: &[u8], f: impl Fn(u8, u8) -> u8) -> [u8; N] {
+    let a: [u8; N] = *a.first_chunk().expect("enough bytes");
+    let b: [u8; N] = *b.first_chunk().expect("enough bytes");
+    let mut to = [0; N];
+    for i in 0..N {
+        to[i] = f(a[i], b[i]);
+    }
+    to
+}
+
 /// Low nibbles of `from` (n bytes) are the first n values, high nibbles the next n.
 #[inline(always)]
-fn nibbles(from: &[u8], to: &mut [u8]) {
-    let (low, high) = to.split_at_mut(from.len());
-    for ((l, h), b) in low.iter_mut().zip(high).zip(from) {
-        *l = b & 15;
-        *h = b >> 4;
-    }
+fn nibbles<const N: usize>(from: &[u8], to: &mut [u8]) {
+    to[..N].copy_from_slice(&map::<N>(from, |b| b & 15));
+    to[N..2 * N].copy_from_slice(&map::<N>(from, |b| b >> 4));
 }
 
 #[inline(always)]
 fn fifth_bits(bits: u32, q: &mut [u8; 256]) {
-    for (i, q) in q[..32].iter_mut().enumerate() {
-        *q |= ((bits >> i & 1) << 4) as u8;
+    let mut high = [0u8; 32];
+    for (i, h) in high.iter_mut().enumerate() {
+        *h = ((bits >> i & 1) << 4) as u8;
     }
+    let with_high = zip::<32>(&q[..32], &high, |q, h| q | h);
+    q[..32].copy_from_slice(&with_high);
 }
 
 #[inline(always)]
@@ -107,10 +128,8 @@ fn unpack_q2_k(block: &[u8; 84], out: &mut Unpacked) {
     for half in 0..2 {
         let from = &block[16 + 32 * half..][..32];
         for j in 0..4 {
-            let to = &mut out.q[128 * half + 32 * j..][..32];
-            for (q, b) in to.iter_mut().zip(from) {
-                *q = b >> (2 * j) & 3;
-            }
+            let q = map::<32>(from, |b| b >> (2 * j) & 3);
+            out.q[128 * half + 32 * j..][..32].copy_from_slice(&q);
         }
     }
 }
@@ -131,10 +150,8 @@ fn unpack_q3_k(block: &[u8; 110], out: &mut Unpacked) {
         let from = &block[32 + 32 * half..][..32];
         for j in 0..4 {
             let bit = 4 * half + j;
-            let to = &mut out.q[128 * half + 32 * j..][..32];
-            for ((q, b), h) in to.iter_mut().zip(from).zip(high) {
-                *q = (b >> (2 * j) & 3) | (h >> bit & 1) << 2;
-            }
+            let q = zip::<32>(from, high, |b, h| b >> (2 * j) & 3 | (h >> bit & 1) << 2);
+            out.q[128 * half + 32 * j..][..32].copy_from_slice(&q);
         }
     }
 }
@@ -166,7 +183,7 @@ fn fill_k4(block: &[u8], out: &mut Unpacked) {
 fn unpack_q4_k(block: &[u8; 144], out: &mut Unpacked) {
     fill_k4(block, out);
     for j in 0..4 {
-        nibbles(&block[16 + 32 * j..][..32], &mut out.q[64 * j..][..64]);
+        nibbles::<32>(&block[16 + 32 * j..], &mut out.q[64 * j..]);
     }
 }
 
@@ -175,13 +192,11 @@ fn unpack_q5_k(block: &[u8; 176], out: &mut Unpacked) {
     fill_k4(block, out);
     let high = &block[16..48];
     for j in 0..4 {
-        let to = &mut out.q[64 * j..][..64];
-        nibbles(&block[48 + 32 * j..][..32], to);
-        let (a, b) = to.split_at_mut(32);
-        for ((a, b), h) in a.iter_mut().zip(b).zip(high) {
-            *a |= (h >> (2 * j) & 1) << 4;
-            *b |= (h >> (2 * j + 1) & 1) << 4;
-        }
+        let from = &block[48 + 32 * j..];
+        let low = zip::<32>(from, high, |b, h| b & 15 | (h >> (2 * j) & 1) << 4);
+        let upper = zip::<32>(from, high, |b, h| b >> 4 | (h >> (2 * j + 1) & 1) << 4);
+        out.q[64 * j..][..32].copy_from_slice(&low);
+        out.q[64 * j + 32..][..32].copy_from_slice(&upper);
     }
 }
 
@@ -196,13 +211,14 @@ fn unpack_q6_k(block: &[u8; 210], out: &mut Unpacked) {
     for half in 0..2 {
         let low = &block[64 * half..][..64];
         let high = &block[128 + 32 * half..][..32];
-        let to = &mut out.q[128 * half..][..128];
-        let (first, second) = to.split_at_mut(64);
-        for i in 0..32 {
-            first[i] = low[i] & 15 | (high[i] & 3) << 4;
-            first[i + 32] = low[i + 32] & 15 | (high[i] >> 2 & 3) << 4;
-            second[i] = low[i] >> 4 | (high[i] >> 4 & 3) << 4;
-            second[i + 32] = low[i + 32] >> 4 | (high[i] >> 6) << 4;
+        let quarters = [
+            zip::<32>(low, high, |l, h| l & 15 | (h & 3) << 4),
+            zip::<32>(&low[32..], high, |l, h| l & 15 | (h >> 2 & 3) << 4),
+            zip::<32>(low, high, |l, h| l >> 4 | (h >> 4 & 3) << 4),
+            zip::<32>(&low[32..], high, |l, h| l >> 4 | h >> 6 << 4),
+        ];
+        for (to, q) in out.q[128 * half..].chunks_exact_mut(32).zip(&quarters) {
+            to.copy_from_slice(q);
         }
     }
 }

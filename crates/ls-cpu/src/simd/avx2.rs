@@ -3,9 +3,11 @@
 //! Quantised rows: unsigned weight bytes times signed activation bytes give pairs of 16-bit sums
 //! (`maddubs`), which are widened to 32 bits, scaled as f32 and accumulated.
 
+#![allow(clippy::needless_range_loop)] // indexed on purpose, see `SuperBlocks`
+
 use std::arch::x86_64::*;
 
-use super::blocks::{Act256, Min, part, q3_scales, scales_k4, super_blocks, u16_at, u32_at};
+use super::blocks::{Act256, Min, SuperBlocks, part, q3_scales, scales_k4, u16_at, u32_at};
 use crate::Format;
 use crate::quant::Q8Ref;
 
@@ -60,11 +62,25 @@ pub(crate) fn sum8(v: __m256) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
 }
 
+/// How far ahead of its use a row is fetched. The hardware's own prefetcher leaves a third of the
+/// memory's bandwidth unused, because a block keeps the processor busy for long between loads.
+const AHEAD: usize = 1024;
+
+/// Asks for the cache lines of the block that lies [`AHEAD`] bytes behind this one.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn prefetch<const BYTES: usize>(block: &[u8; BYTES]) {
+    for line in 0..BYTES.div_ceil(64) {
+        let at = block.as_ptr().wrapping_add(AHEAD + 64 * line);
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+}
+
 /// The f16 at `at` of each of eight blocks.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> __m256 {
-    let h = |i: usize| blocks.get(i).map_or(0, |b| u16_at(b, at) as i16);
+    let h = |i: usize| if i < blocks.len() { u16_at(&blocks[i], at) as i16 } else { 0 };
     _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)))
 }
 
@@ -78,14 +94,13 @@ pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn up_to_8(x: &[f32]) -> __m256 {
-    match x.first_chunk::<8>() {
-        Some(x) => load_ps(x),
-        None => {
-            let mut padded = [0.0; 8];
-            padded[..x.len()].copy_from_slice(x);
-            load_ps(&padded)
-        }
+    if let Some(x) = x.first_chunk::<8>() {
+        return load_ps(x);
     }
+    const MASK: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mask: &[i32; 8] = MASK[8 - x.len()..].first_chunk().expect("eight follow");
+    // SAFETY: the mask's bytes are readable, and lanes beyond `x` are masked out, not read.
+    unsafe { _mm256_maskload_ps(x.as_ptr(), _mm256_loadu_si256(mask.as_ptr().cast())) }
 }
 
 /// Sums of four products, as eight i32: unsigned `q` (at most 7 bits) times signed `a`.
@@ -141,42 +156,47 @@ macro_rules! block32 {
         fn $dot(row: &[u8], x: Q8Ref<'_>) -> f32 {
             let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
             let mut mins = _mm256_setzero_ps();
-            let a = x.q.as_chunks::<32>().0;
-            let mut eight = |blocks: &[[u8; $bytes]], a: &[[i8; 32]], d: &[f32], sum: &[f32]| {
-                let scale = halves(blocks, 0);
+            let blocks = row.as_chunks::<$bytes>().0;
+            let n = blocks.len();
+            let (a, d, sum) = (&x.q.as_chunks::<32>().0[..n], &x.d[..n], &x.sum32[..n]);
+            let mut factor = [0f32; 8];
+            let one = |i: usize, factor: f32, acc: __m256| {
+                let $b = &blocks[i];
+                let (mut q, mut a) = ($q, load_i8(&a[i]));
+                if $kind::SIGNED {
+                    a = _mm256_sign_epi8(a, q);
+                    q = _mm256_abs_epi8(q);
+                }
+                let dot = _mm256_cvtepi32_ps(products(q, a));
+                _mm256_fmadd_ps(dot, _mm256_set1_ps(factor), acc)
+            };
+            // Eight blocks at a time: their scales are converted together.
+            let mut first = 0;
+            while first < n {
+                let len = (n - first).min(8);
+                let (b, d, sum) =
+                    (&blocks[first..][..len], &d[first..][..len], &sum[first..][..len]);
+                let scale = halves(b, 0);
                 match $kind::MIN {
                     Min::At(at) => {
-                        mins = _mm256_fmadd_ps(halves(blocks, at), up_to_8(sum), mins);
+                        mins = _mm256_fmadd_ps(halves(b, at), up_to_8(sum), mins);
                     }
                     Min::Times(0.0) => {}
                     Min::Times(_) => mins = _mm256_fmadd_ps(scale, up_to_8(sum), mins),
                 }
-                let mut factor = [0f32; 8];
                 store_ps(&mut factor, _mm256_mul_ps(scale, up_to_8(d)));
-                let one = |$b: &[u8; $bytes], a: &[i8; 32], factor: f32, acc: __m256| {
-                    let (mut q, mut a) = ($q, load_i8(a));
-                    if $kind::SIGNED {
-                        a = _mm256_sign_epi8(a, q);
-                        q = _mm256_abs_epi8(q);
-                    }
-                    let dot = _mm256_cvtepi32_ps(products(q, a));
-                    _mm256_fmadd_ps(dot, _mm256_set1_ps(factor), acc)
-                };
-                if let (Some(blocks), Some(a)) = (blocks.first_chunk::<8>(), a.first_chunk::<8>()) {
+                if len == 8 {
                     for i in 0..4 {
-                        acc = one(&blocks[2 * i], &a[2 * i], factor[2 * i], acc);
-                        acc_b = one(&blocks[2 * i + 1], &a[2 * i + 1], factor[2 * i + 1], acc_b);
+                        prefetch(&b[2 * i]);
+                        acc = one(first + 2 * i, factor[2 * i], acc);
+                        acc_b = one(first + 2 * i + 1, factor[2 * i + 1], acc_b);
                     }
                 } else {
-                    for ((b, a), f) in blocks.iter().zip(a).zip(factor) {
-                        acc = one(b, a, f, acc);
+                    for i in 0..len {
+                        acc = one(first + i, factor[i], acc);
                     }
                 }
-            };
-            let blocks = row.as_chunks::<$bytes>().0;
-            let parts = blocks.chunks(8).zip(a.chunks(8));
-            for ((blocks, a), (d, sum)) in parts.zip(x.d.chunks(8).zip(x.sum32.chunks(8))) {
-                eight(blocks, a, d, sum);
+                first += 8;
             }
             let times = if let Min::Times(times) = $kind::MIN { times } else { 1.0 };
             sum8(_mm256_add_ps(acc, acc_b)) + times * sum8(mins)
@@ -210,7 +230,10 @@ fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>) -> f32
     let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let mut mins = _mm256_setzero_ps();
     let low_bits = _mm256_set1_epi8(15);
-    for (block, a) in super_blocks::<BYTES>(row, x) {
+    let blocks = SuperBlocks::<BYTES>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
+        prefetch(block);
         let both = _mm_cvtph_ps(_mm_cvtsi32_si128(u32_at(block, 0) as i32));
         let d = _mm256_broadcastss_ps(both);
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
@@ -284,7 +307,10 @@ fn half_mins(values: __m128i, a: &Act256<'_>) -> __m256 {
 fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let (low_bits, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
-    for (block, a) in super_blocks::<210>(row, x) {
+    let blocks = SuperBlocks::<210>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
+        prefetch(block);
         let d = _mm256_set1_ps(half_at(block, 208));
         let scales = load16(part(block, 192));
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
@@ -313,9 +339,9 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
                         _mm256_and_si256(_mm256_srli_epi16::<2>(h), two),
                     ),
                 ];
-                for (i, q) in q.into_iter().enumerate() {
+                for i in 0..4 {
                     let g = 4 * $h + i;
-                    let dot = scales.products(g as i16, q, &a.q[g]);
+                    let dot = scales.products(g as i16, q[i], &a.q[g]);
                     acc = _mm256_fmadd_ps(dot, _mm256_set1_ps(factor[g]), acc);
                 }
             };
@@ -331,7 +357,10 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
 fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let two = _mm256_set1_epi8(3);
-    for (block, a) in super_blocks::<84>(row, x) {
+    let blocks = SuperBlocks::<84>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
+        prefetch(block);
         let (d, dmin) = (half_at(block, 80), half_at(block, 82));
         let scales = load16(part(block, 0));
         let low = _mm_set1_epi8(15);
@@ -348,8 +377,8 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
                 _mm256_srli_epi16::<4>(b),
                 _mm256_srli_epi16::<6>(b),
             ];
-            for (i, b) in shifted.into_iter().enumerate() {
-                let g = 4 * half + i;
+            for i in 0..4 {
+                let (g, b) = (4 * half + i, shifted[i]);
                 let dot = scales.products(g as i16, _mm256_and_si256(b, two), &a.q[g]);
                 acc = _mm256_fmadd_ps(dot, _mm256_set1_ps(factor[g]), acc);
             }
@@ -363,7 +392,10 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
 fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let two = _mm256_set1_epi8(3);
-    for (block, a) in super_blocks::<110>(row, x) {
+    let blocks = SuperBlocks::<110>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
+        prefetch(block);
         let d = _mm256_set1_ps(half_at(block, 108));
         let scales = load16(&q3_scales(part(block, 96)));
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
@@ -399,8 +431,8 @@ pub(crate) fn dot_rows_q(
 ) {
     macro_rules! each {
         ($dot:expr) => {
-            for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
-                *out = $dot(row, x);
+            for i in 0..out.len() {
+                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x);
             }
         };
     }
@@ -436,13 +468,14 @@ fn floats(format: Format, eight: &[u8]) -> __m256 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_f<const BYTES: usize>(format: Format, row: &[u8], x: &[f32]) -> f32 {
     let mut acc = [_mm256_setzero_ps(); 4];
-    let weights = row.chunks_exact(8 * BYTES);
     let (x, x_rest) = x.as_chunks::<8>();
-    for (i, (w, x)) in weights.clone().zip(x).enumerate() {
-        acc[i % 4] = _mm256_fmadd_ps(floats(format, w), load_ps(x), acc[i % 4]);
+    let (weights, rest) = row.split_at(8 * BYTES * x.len());
+    for i in 0..x.len() {
+        let w = floats(format, &weights[8 * BYTES * i..][..8 * BYTES]);
+        acc[i % 4] = _mm256_fmadd_ps(w, load_ps(&x[i]), acc[i % 4]);
     }
     let sum = _mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3]));
-    sum8(sum) + super::scalar::dot_f(format, weights.remainder(), x_rest)
+    sum8(sum) + super::scalar::dot_f(format, rest, x_rest)
 }
 
 /// `out[i] = rows[i] · x` for consecutive float rows of `row_bytes` bytes.
@@ -456,8 +489,8 @@ pub(crate) fn dot_rows_f(
 ) {
     macro_rules! each {
         ($dot:expr) => {
-            for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
-                *out = $dot(row, x);
+            for i in 0..out.len() {
+                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x);
             }
         };
     }

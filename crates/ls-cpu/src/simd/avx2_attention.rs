@@ -1,5 +1,7 @@
 //! AVX2 kernels of attention over an f16 cache, a few queries at a time.
 
+#![allow(clippy::needless_range_loop)] // as in the dot products
+
 use std::arch::x86_64::*;
 
 use super::avx2::{load_f16, load_ps, store_ps, sum8};
@@ -8,12 +10,14 @@ use super::avx2::{load_f16, load_ps, store_ps, sum8};
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn scores<const Q: usize>(q: [&[f32]; Q], keys: &[u16], scale: f32, out: &mut [f32]) {
     let d = q[0].len() / 8;
-    let q = q.map(|q| &q.as_chunks::<8>().0[..d]);
+    let q: [&[[f32; 8]]; Q] = std::array::from_fn(|i| &q[i].as_chunks::<8>().0[..d]);
     let n = keys.len() / 8 / d;
-    for (k, key) in keys.as_chunks::<8>().0.chunks_exact(d).enumerate() {
+    let keys = keys.as_chunks::<8>().0;
+    for k in 0..n {
+        let key = &keys[k * d..][..d];
         let mut acc = [_mm256_setzero_ps(); Q];
-        for (j, key) in key.iter().enumerate() {
-            let key = load_f16(key);
+        for j in 0..d {
+            let key = load_f16(&key[j]);
             for i in 0..Q {
                 acc[i] = _mm256_fmadd_ps(load_ps(&q[i][j]), key, acc[i]);
             }
@@ -35,7 +39,8 @@ pub(crate) fn weighted_sums<const Q: usize>(weights: &[f32], values: &[u16], out
         // Two vectors of each output at a time: they stay in registers over all positions.
         let two = j + 1 < d;
         let mut acc = [[_mm256_setzero_ps(); 2]; Q];
-        for (k, value) in values.chunks_exact(d).enumerate() {
+        for k in 0..n {
+            let value = &values[k * d..][..d];
             let (a, b) = (load_f16(&value[j]), load_f16(&value[if two { j + 1 } else { j }]));
             for i in 0..Q {
                 let w = _mm256_set1_ps(weights[i * n + k]);

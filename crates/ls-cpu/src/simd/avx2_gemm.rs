@@ -3,6 +3,8 @@
 //! A vector lane is a weight row. Products of up to eight chunks of 4 columns are summed in 16
 //! bits before they are widened: as many as cannot overflow for the format's bits.
 
+#![allow(clippy::needless_range_loop)] // as in the dot products
+
 use std::arch::x86_64::*;
 
 use super::avx2::load_ps;
@@ -21,6 +23,17 @@ fn load(bytes: &[u8; 32]) -> __m256i {
 
 /// One group of 32 columns of a panel.
 type Group = [[u8; 32]; 8];
+
+#[inline(always)]
+fn q_of<'a>(x: &Q8Ref<'a>) -> &'a [[[i8; 4]; 8]] {
+    x.q.as_chunks::<4>().0.as_chunks::<8>().0
+}
+
+/// Four activations as one word.
+#[inline(always)]
+fn four(a: &[i8; 4]) -> i32 {
+    i32::from_le_bytes([a[0] as u8, a[1] as u8, a[2] as u8, a[3] as u8])
+}
 
 /// Tokens × panels of eight rows.
 type Accumulators<const T: usize> = [[__m256; T]; PANELS];
@@ -44,7 +57,7 @@ fn chunks<const T: usize, const ACC: usize, const SIGNED: bool>(
                 let w = load(&w[p][k]);
                 let magnitude = if SIGNED { _mm256_abs_epi8(w) } else { w };
                 for t in 0..T {
-                    let mut a = _mm256_set1_epi32(i32::from_le_bytes(a[t][k].map(|b| b as u8)));
+                    let mut a = _mm256_set1_epi32(four(&a[t][k]));
                     if SIGNED {
                         a = _mm256_sign_epi8(a, w);
                     }
@@ -81,7 +94,7 @@ fn gemm<const T: usize, const ACC: usize, const HALVES: bool, const SIGNED: bool
     let mut acc: Accumulators<T> = [[_mm256_setzero_ps(); T]; PANELS];
     for g in 0..groups {
         let w = [&q[g], &q_b[g]];
-        let a = x.map(|x| &x.q.as_chunks::<4>().0.as_chunks::<8>().0[g]);
+        let a: [&[[i8; 4]; 8]; T] = std::array::from_fn(|t| &q_of(&x[t])[g]);
         for h in 0..per_group {
             let dots = chunks::<T, ACC, SIGNED>(w, a, 4 * h, 8 / per_group);
             let s = g * per_group + h;
@@ -128,9 +141,9 @@ pub(crate) fn gemm_q<const T: usize>(tile: &Tile, x: [Q8Ref<'_>; T], out: &mut [
 pub(crate) fn gemm_f<const T: usize>(tile: &Tile, x: [&[f32]; T], out: &mut [[f32; TILE_ROWS]]) {
     let (w, w_b) = tile.float.as_chunks::<LANES>().0.split_at(tile.cols);
     let mut acc: Accumulators<T> = [[_mm256_setzero_ps(); T]; PANELS];
-    for (c, w) in w.iter().zip(w_b).enumerate() {
-        for (p, w) in [w.0, w.1].into_iter().enumerate() {
-            let w = load_ps(w);
+    for c in 0..tile.cols {
+        for p in 0..PANELS {
+            let w = load_ps(&[w, w_b][p][c]);
             for t in 0..T {
                 acc[p][t] = _mm256_fmadd_ps(w, _mm256_set1_ps(x[t][c]), acc[p][t]);
             }

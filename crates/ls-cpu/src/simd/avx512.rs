@@ -6,24 +6,10 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{half_at, halves, load, load_ps, load16, sum8, u8_to_ps, up_to_8};
-use super::blocks::{Min, part, q3_scales, scales_k4, super_blocks, u32_at};
+use super::avx2::{half_at, halves, load, load_ps, load16, prefetch, sum8, u8_to_ps, up_to_8};
+use super::blocks::{Min, SuperBlocks, part, q3_scales, scales_k4, u32_at};
 use crate::Format;
 use crate::quant::Q8Ref;
-
-/// How far ahead of its use a row is fetched: a block keeps the processor busy for long between
-/// loads, and its own prefetcher then falls behind.
-const AHEAD: usize = 1024;
-
-/// Asks for the cache lines of what lies [`AHEAD`] bytes behind `blocks`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn prefetch<T>(blocks: &T) {
-    for line in 0..size_of::<T>().div_ceil(64) {
-        let at = std::ptr::from_ref(blocks).cast::<u8>().wrapping_add(AHEAD + 64 * line);
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-}
 
 /// 64 activations: two groups.
 #[inline]
@@ -120,7 +106,8 @@ macro_rules! block32 {
                 }
                 let factor = _mm512_castps256_ps512(_mm256_mul_ps(scale, up_to_8(d)));
                 if let (Some(b), Some(a)) = (blocks.first_chunk::<8>(), a.first_chunk::<8>()) {
-                    prefetch(b);
+                    let bytes = b.as_flattened().first_chunk::<{ 8 * $bytes }>();
+                    prefetch(bytes.expect("eight blocks"));
                     let a = a.as_chunks::<2>().0;
                     acc = add(acc, two(&b[0], &b[1]), &a[0], factor, pick[0]);
                     acc_b = add(acc_b, two(&b[2], &b[3]), &a[1], factor, pick[1]);
@@ -185,7 +172,9 @@ fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>) -> f32
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut mins = _mm256_setzero_ps();
     let pick = [repeated(0, 8), repeated(2, 8), repeated(4, 8), repeated(6, 8)];
-    for (block, a) in super_blocks::<BYTES>(row, x) {
+    let blocks = SuperBlocks::<BYTES>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
         prefetch(block);
         let both = _mm_cvtph_ps(_mm_cvtsi32_si128(u32_at(block, 0) as i32));
         let d = _mm256_broadcastss_ps(both);
@@ -223,7 +212,9 @@ macro_rules! half_scales {
             let mut mins = _mm512_setzero_ps();
             let pick = [repeated(0, 4), repeated(4, 4), repeated(8, 4), repeated(12, 4)];
             let twice = repeated(0, 2);
-            for ($block, a) in super_blocks::<$bytes>(row, x) {
+            let blocks = SuperBlocks::<$bytes>::new(row, x);
+            for i in 0..blocks.blocks.len() {
+                let ($block, a) = blocks.get(i);
                 prefetch($block);
                 let (scale, d, min, dmin) = $scales;
                 let scale = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scale));

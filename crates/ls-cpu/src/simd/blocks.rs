@@ -47,20 +47,39 @@ pub(super) struct Act256<'a> {
     pub sum32: &'a [f32; 8],
 }
 
-/// The blocks of a row of super-blocks, each with its activations.
-#[inline]
-pub(super) fn super_blocks<'a, const BYTES: usize>(
-    row: &'a [u8],
-    x: Q8Ref<'a>,
-) -> impl Iterator<Item = (&'a [u8; BYTES], Act256<'a>)> {
-    let q = x.q.as_chunks::<32>().0.as_chunks::<8>().0;
-    let sum16 = x.sum16.as_chunks::<8>().0.as_chunks::<2>().0;
-    let floats = x.d.as_chunks::<8>().0.iter().zip(x.sum32.as_chunks::<8>().0).zip(sum16);
-    row.as_chunks::<BYTES>()
-        .0
-        .iter()
-        .zip(q.iter().zip(floats))
-        .map(|(b, (q, ((d, sum32), sum16)))| (b, Act256 { q, d, sum16, sum32 }))
+/// The super-blocks of a row beside their activations.
+///
+/// Kernels index it: iterator adaptors from the standard library are compiled without these
+/// instruction sets, and are called instead of inlined where the build has no link-time
+/// optimisation.
+pub(super) struct SuperBlocks<'a, const BYTES: usize> {
+    pub blocks: &'a [[u8; BYTES]],
+    q: &'a [[[i8; 32]; 8]],
+    d: &'a [[f32; 8]],
+    sum16: &'a [[[f32; 8]; 2]],
+    sum32: &'a [[f32; 8]],
+}
+
+impl<'a, const BYTES: usize> SuperBlocks<'a, BYTES> {
+    #[inline(always)]
+    pub fn new(row: &'a [u8], x: Q8Ref<'a>) -> Self {
+        let blocks = row.as_chunks::<BYTES>().0;
+        let n = blocks.len();
+        Self {
+            blocks,
+            q: &x.q.as_chunks::<32>().0.as_chunks::<8>().0[..n],
+            d: &x.d.as_chunks::<8>().0[..n],
+            sum16: &x.sum16.as_chunks::<8>().0.as_chunks::<2>().0[..n],
+            sum32: &x.sum32.as_chunks::<8>().0[..n],
+        }
+    }
+
+    /// Block `i` and its activations.
+    #[inline(always)]
+    pub fn get(&self, i: usize) -> (&'a [u8; BYTES], Act256<'a>) {
+        let (q, d) = (&self.q[i], &self.d[i]);
+        (&self.blocks[i], Act256 { q, d, sum16: &self.sum16[i], sum32: &self.sum32[i] })
+    }
 }
 
 /// The sixteen signed scales of a Q3_K block from its 12 bytes.

@@ -7,7 +7,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::blocks::{Act256, Min, part, q3_scales, scales_k4, super_blocks, u16_at, u32_at};
+use super::blocks::{Act256, Min, SuperBlocks, part, q3_scales, scales_k4, u16_at, u32_at};
 use crate::Format;
 use crate::quant::Q8Ref;
 
@@ -271,7 +271,9 @@ fn i8_to_f32(bytes: int8x16_t) -> [float32x4_t; 4] {
 fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (vdupq_n_f32(0.0), vdupq_n_f32(0.0));
     let bit = vdupq_n_u8(16);
-    for (block, a) in super_blocks::<BYTES>(row, x) {
+    let blocks = SuperBlocks::<BYTES>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
         let (d, dmin) = (half_at(block, 0), half_at(block, 2));
         let (scale, min) = scales_k4(block);
         let (scale, min) = (u8_to_f32(scale), u8_to_f32(min));
@@ -352,7 +354,9 @@ fn half_mins(values: int8x16_t, a: &Act256<'_>) -> float32x4_t {
 fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (vdupq_n_f32(0.0), vdupq_n_f32(0.0));
     let two = vdupq_n_u8(0x30);
-    for (block, a) in super_blocks::<210>(row, x) {
+    let blocks = SuperBlocks::<210>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
         let d = half_at(block, 208);
         let scales = vreinterpretq_s8_u8(load(part(block, 192)));
         mins = vfmaq_f32(mins, half_mins(scales, &a), d);
@@ -380,7 +384,9 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
 fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (vdupq_n_f32(0.0), vdupq_n_f32(0.0));
     let two = vdupq_n_u8(3);
-    for (block, a) in super_blocks::<84>(row, x) {
+    let blocks = SuperBlocks::<84>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
         let (d, dmin) = (half_at(block, 80), half_at(block, 82));
         let [scale, min] = nibbles(load(part(block, 0)));
         mins = vfmaq_f32(mins, half_mins(vreinterpretq_s8_u8(min), &a), dmin);
@@ -402,7 +408,9 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
 fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (vdupq_n_f32(0.0), vdupq_n_f32(0.0));
     let (two, four) = (vdupq_n_u8(3), vdupq_n_u8(4));
-    for (block, a) in super_blocks::<110>(row, x) {
+    let blocks = SuperBlocks::<110>::new(row, x);
+    for i in 0..blocks.blocks.len() {
+        let (block, a) = blocks.get(i);
         let d = half_at(block, 108);
         let scales = vreinterpretq_s8_u8(load(&q3_scales(part(block, 96))));
         mins = vfmaq_f32(mins, half_mins(scales, &a), d);

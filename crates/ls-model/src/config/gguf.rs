@@ -273,29 +273,31 @@ impl<'a> Keys<'a> {
         let gemma = arch == Architecture::Gemma3;
         let base = self.positive_or("rope.freq_base", DEFAULT_ROPE_BASE)?;
         let local_base = if gemma { GEMMA3_LOCAL_BASE } else { base };
+        let dim = self.count_or("rope.dimension_count", MAX_WIDTH, head_dim)?;
         Ok(Rope {
             layout: match arch {
                 Architecture::Llama => RopeLayout::Interleaved,
                 _ => RopeLayout::Halves,
             },
-            dim: self.count_or("rope.dimension_count", MAX_WIDTH, head_dim)?,
+            dim,
             base,
             local_base: self.positive_or("rope.freq_base_swa", local_base)?,
             local_unscaled: gemma,
-            scaling: self.rope_scaling(weights)?,
+            scaling: self.rope_scaling(weights, dim)?,
         })
     }
 
-    fn rope_scaling(&self, weights: &Weights) -> Result<RopeScaling, ModelError> {
+    fn rope_scaling(&self, weights: &Weights, dim: usize) -> Result<RopeScaling, ModelError> {
         let linear = self.linear_factor()?;
         let name = "rope_freqs.weight";
-        let Some(info) = weights.info(name) else {
+        if weights.info(name).is_none() {
             return Ok(if linear == 1.0 {
                 RopeScaling::None
             } else {
                 RopeScaling::Linear { factor: linear }
             });
-        };
+        }
+        let info = weights.require(name, &[dim / 2], self.path)?;
         let factors = weights.load(info)?.to_f32().ok_or_else(|| ModelError::Type {
             path: self.path.to_owned(),
             tensor: name.to_owned(),

@@ -40,7 +40,7 @@ impl fmt::Display for Place {
 #[non_exhaustive]
 pub enum GgufError {
     /// The first four bytes are not `GGUF`.
-    #[error("not a GGUF file: it begins with {found:02x?}, expected {:02x?}", b"GGUF")]
+    #[error("not a GGUF file: it begins with \"{}\", expected \"GGUF\"", found.escape_ascii())]
     Magic {
         /// The first bytes of the file, at most four.
         found: Vec<u8>,

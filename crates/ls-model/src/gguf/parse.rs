@@ -305,17 +305,17 @@ fn place(
             let (tensor, found) = (tensor.name.clone(), tensor.offset);
             return Err(GgufError::Misaligned { tensor, found, alignment });
         }
-        let begin = data_start.checked_add(tensor.offset);
-        let end = begin.and_then(|begin| begin.checked_add(tensor.n_bytes as u64));
-        if end.is_none_or(|end| end > file_len) {
+        // A sum beyond u64 is beyond the end of any file.
+        let begin = data_start.saturating_add(tensor.offset);
+        if begin.saturating_add(tensor.n_bytes as u64) > file_len {
             return Err(GgufError::Truncated {
                 place: Place::TensorData(tensor.name.clone()),
-                offset: begin.unwrap_or(u64::MAX),
+                offset: begin,
                 needed: tensor.n_bytes as u64,
                 file_len,
             });
         }
-        tensor.offset = begin.unwrap_or(u64::MAX);
+        tensor.offset = begin;
     }
     check_overlap(tensors)
 }

@@ -84,13 +84,10 @@ impl Folder {
         let Some(tokenizer) = self.read_tokenizer()? else {
             return Err(ModelError::NoTokenizer { path });
         };
-        let beside = |name: &str| read_file(&self.path.join(name), crate::json::MAX_SETTINGS);
-        let tokenizer_config = beside("tokenizer_config.json")?;
-        let generation_config = beside("generation_config.json")?;
         Tokenizer::from_hugging_face(&HuggingFaceFiles {
             tokenizer: &tokenizer,
-            tokenizer_config: tokenizer_config.as_deref(),
-            generation_config: generation_config.as_deref(),
+            tokenizer_config: self.tokenizer_config(),
+            generation_config: self.generation_config(),
         })
         .map_err(|source| ModelError::Tokenizer { path, source })
     }

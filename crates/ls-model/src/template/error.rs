@@ -3,7 +3,6 @@
 use minijinja::Error;
 
 use super::helpers::Raised;
-use crate::gguf::MetadataError;
 
 /// An error of a [`ChatTemplate`](super::ChatTemplate).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,15 +44,6 @@ pub enum TemplateError {
         /// The bound.
         limit: usize,
     },
-    /// The file that should hold a template is malformed.
-    #[error("no chat template can be read from `tokenizer_config.json`: {reason}")]
-    Config {
-        /// Why not.
-        reason: String,
-    },
-    /// The metadata key of the template is malformed.
-    #[error(transparent)]
-    Metadata(#[from] MetadataError),
 }
 
 impl TemplateError {

@@ -1,13 +1,25 @@
 //! What can be wrong with a tokenizer's data or with a request to it.
 
+use std::path::PathBuf;
+
+use crate::ModelError;
 use crate::gguf::MetadataError;
 
 /// An error of [`Tokenizer`](super::Tokenizer).
 ///
 /// `place` fields name the metadata key or the JSON path that holds the fault.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
+    /// The folder has no tokenizer.
+    #[error("{} is missing; a model folder needs it", path.display())]
+    NoTokenizer {
+        /// Where it should lie.
+        path: PathBuf,
+    },
+    /// The tokenizer's file cannot be read.
+    #[error(transparent)]
+    File(#[from] Box<ModelError>),
     /// A metadata key is missing or malformed.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
@@ -19,14 +31,9 @@ pub enum TokenizerError {
         /// What stands there in a good file.
         expected: &'static str,
     },
-    /// The JSON text itself is malformed.
-    #[error("`{file}` is not valid JSON: {reason}")]
-    Json {
-        /// Which of the files.
-        file: &'static str,
-        /// The parser's reason, with line and column.
-        reason: String,
-    },
+    /// `tokenizer.json` is malformed.
+    #[error("`tokenizer.json` is not a tokenizer: {0}")]
+    Json(#[source] serde_json::Error),
     /// The tokenizer is of a kind that is not implemented.
     #[error("unsupported tokenizer: `{place}` is `{found}`; supported: {supported}")]
     Unsupported {

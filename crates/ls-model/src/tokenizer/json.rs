@@ -3,7 +3,7 @@
 mod file;
 mod recipe;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::TokenizerError;
 use super::vocabulary::{Merging, SpaceEater, SpecialTokens, TokenKind, Vocabulary};
@@ -20,9 +20,9 @@ pub struct HuggingFaceFiles<'a> {
     /// `tokenizer.json`.
     pub tokenizer: &'a [u8],
     /// `tokenizer_config.json`: which tokens are BOS and EOS, and whether they are added.
-    pub tokenizer_config: Option<&'a [u8]>,
+    pub tokenizer_config: Option<&'a Map<String, Value>>,
     /// `generation_config.json`: further tokens that end an answer.
-    pub generation_config: Option<&'a [u8]>,
+    pub generation_config: Option<&'a Map<String, Value>>,
 }
 
 impl Tokenizer {
@@ -32,16 +32,15 @@ impl Tokenizer {
     /// Malformed files; another model than BPE; a step of normalisation or pre-tokenisation that
     /// is not implemented.
     pub fn from_hugging_face(files: &HuggingFaceFiles<'_>) -> Result<Self, TokenizerError> {
-        let file: TokenizerFile<'_> = parse("tokenizer.json", files.tokenizer)?;
-        let config = optional("tokenizer_config.json", files.tokenizer_config)?;
-        let generation = optional("generation_config.json", files.generation_config)?;
+        let file: TokenizerFile<'_> =
+            serde_json::from_slice(files.tokenizer).map_err(TokenizerError::Json)?;
         check_model(&file)?;
 
         let recipe = Recipe::read(&file.normalizer, &file.pre_tokenizer)?;
         let affixes = Affixes::read(&file.post_processor)?;
         let tokens = ordered_tokens(&file)?;
         let kinds = kinds(&file, &tokens);
-        let special = roles(&file, &tokens, affixes, &config, &generation)?;
+        let special = roles(&file, &tokens, affixes, files)?;
         Self::new(&Vocabulary {
             kinds,
             merging: Merging::Ranks {
@@ -57,18 +56,6 @@ impl Tokenizer {
             tokens,
         })
     }
-}
-
-fn parse<'a, T: serde::Deserialize<'a>>(
-    file: &'static str,
-    bytes: &'a [u8],
-) -> Result<T, TokenizerError> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| TokenizerError::Json { file, reason: error.to_string() })
-}
-
-fn optional(file: &'static str, bytes: Option<&[u8]>) -> Result<Value, TokenizerError> {
-    bytes.map_or(Ok(Value::Null), |bytes| parse(file, bytes))
 }
 
 fn check_model(file: &TokenizerFile<'_>) -> Result<(), TokenizerError> {
@@ -160,24 +147,27 @@ fn roles(
     file: &TokenizerFile<'_>,
     tokens: &[&str],
     affixes: Affixes,
-    config: &Value,
-    generation: &Value,
+    files: &HuggingFaceFiles<'_>,
 ) -> Result<SpecialTokens, TokenizerError> {
     let find = |text: &str| (0..).zip(tokens).find(|(_, token)| **token == text).map(|(id, _)| id);
     let named = |key: &str| {
-        let value = &config[key];
+        let value = files.tokenizer_config?.get(key)?;
         let text = value.as_str().or_else(|| value["content"].as_str());
         text.filter(|text| !text.is_empty()).and_then(find)
     };
     let bos = affixes.before.or_else(|| named("bos_token"));
     let eos = named("eos_token").or(affixes.after);
     let unknown = file.model.unk_token.as_deref().and_then(find);
-    let flag = |key: &str, default| config[key].as_bool().unwrap_or(default);
+    let flag = |key: &str, default| {
+        let value = files.tokenizer_config.and_then(|config| config.get(key));
+        value.and_then(Value::as_bool).unwrap_or(default)
+    };
+    let ends = files.generation_config.and_then(|config| config.get("eos_token_id"));
     Ok(SpecialTokens {
         bos,
         eos,
         unknown,
-        end_of_generation: end_ids(&generation["eos_token_id"], tokens.len())?,
+        end_of_generation: end_ids(ends.unwrap_or(&Value::Null), tokens.len())?,
         add_bos: flag("add_bos_token", affixes.before.is_some()) && bos.is_some(),
         add_eos: flag("add_eos_token", affixes.after.is_some()) && eos.is_some(),
     })

@@ -163,12 +163,13 @@ fn whole(table: &TokenTable, word: &str, alphabet: Alphabet, buf: &mut String) -
 
 /// Neighbours join if the list of merges has the pair.
 #[derive(Clone, Debug)]
-struct PairRule(HashMap<(u32, u32), Merge>);
+struct PairRule(HashMap<u64, Merge>);
 
 impl PairRule {
     fn new(table: &TokenTable, merges: &[(&str, &str)]) -> Result<Self, TokenizerError> {
         let mut pairs = HashMap::with_capacity(merges.len());
         let mut joined = String::new();
+        let mut next = 0;
         for (index, (left, right)) in merges.iter().enumerate() {
             let find = |text: &str| {
                 let unknown = || TokenizerError::MergeOfUnknownToken { index, text: text.into() };
@@ -176,9 +177,12 @@ impl PairRule {
             };
             joined.clear();
             joined.extend([*left, *right]);
-            let merge = Merge { priority: index as u32, id: find(&joined)? };
+            // Vocabularies list what merges make in the order of the merges.
+            let id = if table.get(next) == Some(&joined) { next } else { find(&joined)? };
+            next = id + 1;
+            let merge = Merge { priority: index as u32, id };
             // Of a pair that is listed twice, the first, better rank counts.
-            pairs.entry((find(left)?, find(right)?)).or_insert(merge);
+            pairs.entry(pair(find(left)?, find(right)?)).or_insert(merge);
         }
         Ok(Self(pairs))
     }
@@ -186,8 +190,12 @@ impl PairRule {
 
 impl Rule for PairRule {
     fn merge(&self, _text: &str, left: &Symbol, right: &Symbol) -> Option<Merge> {
-        self.0.get(&(left.id, right.id)).copied()
+        self.0.get(&pair(left.id, right.id)).copied()
     }
+}
+
+fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
 }
 
 /// The priority of every token, from its score.

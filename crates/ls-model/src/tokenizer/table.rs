@@ -118,8 +118,7 @@ mod tests {
     #[test]
     fn a_repeated_text_is_named() {
         let error = TokenTable::new(&["a", "b", "a"]).unwrap_err();
-        let expected = TokenizerError::DuplicateToken { first: 0, second: 2, text: "a".into() };
-        assert_eq!(error, expected);
-        assert_eq!(TokenTable::new(&[]).unwrap_err(), TokenizerError::EmptyVocabulary);
+        assert_eq!(error.to_string(), "tokens 0 and 2 are both \"a\"");
+        assert!(matches!(TokenTable::new(&[]), Err(TokenizerError::EmptyVocabulary)));
     }
 }

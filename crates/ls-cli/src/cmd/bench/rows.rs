@@ -147,18 +147,27 @@ mod tests {
 
     #[test]
     fn markdown_is_a_table() {
-        insta::assert_snapshot!(print(&rows(), BenchOutput::Md).unwrap(), @"");
+        insta::assert_snapshot!(print(&rows(), BenchOutput::Md).unwrap(), @r#"
+        | model | size | threads | test | t/s | read GB/s | floor |
+        | --- | ---: | ---: | ---: | ---: | ---: | ---: |
+        | tiny, "q4" | 93.8 MiB | 2 | pp512 | 61.50 ± 0.25 | 12.3 | - |
+        | tiny, "q4" | 93.8 MiB | 2 | tg128 | 61.50 ± 0.25 | 12.3 | 2.00 |
+        "#);
     }
 
     #[test]
     fn csv_quotes_and_leaves_unknown_cells_empty() {
-        insta::assert_snapshot!(print(&rows(), BenchOutput::Csv).unwrap(), @"");
+        insta::assert_snapshot!(print(&rows(), BenchOutput::Csv).unwrap(), @r#"
+        model,size_bytes,test,avg_ts,stddev_ts,threads,device,mode,keep,peak_rss_bytes,read_gb_per_s,floor_ratio
+        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,exact,1.0,1048576,12.346,
+        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,exact,1.0,1048576,12.346,2.0
+        "#);
     }
 
     #[test]
     fn json_lines_have_the_documented_keys() {
         let text = print(&rows(), BenchOutput::Jsonl).unwrap();
         assert_eq!(text.lines().count(), 2);
-        insta::assert_snapshot!(text.lines().next().unwrap(), @"");
+        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","mode":"exact","keep":1.0,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null}"#);
     }
 }

@@ -1,0 +1,63 @@
+//! What the machine has to have: installed where we may, otherwise told how.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::workspace;
+
+/// Makes sure that `python3` with pip and venv is there.
+pub fn need_python() -> Result<()> {
+    let has = |module: &str| works("python3", &["-c", &format!("import {module}")]);
+    if has("pip") && has("venv") && has("ensurepip") {
+        return Ok(());
+    }
+    install("Python 3 with pip and venv", &["python3", "python3-pip", "python3-venv"])
+}
+
+/// Makes sure that a C++ compiler is there.
+pub fn need_cxx() -> Result<()> {
+    if works("c++", &["--version"]) {
+        return Ok(());
+    }
+    install("a C++ compiler", &["g++"])
+}
+
+/// Makes sure that there is the linker that rustc calls.
+pub fn need_linker() -> Result<()> {
+    if works("cc", &["--version"]) {
+        return Ok(());
+    }
+    install("a C compiler (rustc links with it)", &["gcc", "libc6-dev"])
+}
+
+fn works(program: &str, args: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Installs Debian packages when that is possible, or says what to type.
+fn install(what: &str, packages: &[&str]) -> Result<()> {
+    let debian = Path::new("/etc/debian_version").exists();
+    if !debian {
+        bail!("{what} is missing: install it with your system's package manager");
+    }
+    if !is_root() {
+        let list = packages.join(" ");
+        bail!("{what} is missing: sudo apt-get update && sudo apt-get install {list}");
+    }
+    println!("Installing {what}…");
+    workspace::run(Command::new("apt-get").args(["-qq", "update"]))?;
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(["-qq", "install", "--no-install-recommends"]).args(packages);
+    workspace::run(&mut command)
+}
+
+fn is_root() -> bool {
+    let mut command = Command::new("id");
+    command.arg("-u");
+    workspace::output(&mut command).is_ok_and(|uid| uid.trim() == "0")
+}

@@ -1,0 +1,84 @@
+//! Where things lie, and running programs.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+/// The workspace's root folder.
+pub fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the workspace's root")
+}
+
+/// Where downloaded and built things are kept between runs.
+pub fn cache_dir() -> PathBuf {
+    let home = || std::env::var_os("HOME").map_or_else(std::env::temp_dir, PathBuf::from);
+    let base = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
+        _ => home().join(".cache"),
+    };
+    base.join("leanstream")
+}
+
+/// The cargo that runs this driver, started in the workspace's root.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Builds a program of the workspace with optimisation and returns its path.
+pub fn release_binary(package: &str, name: &str) -> Result<PathBuf> {
+    let mut build = cargo();
+    run(build.args(["build", "--locked", "--release", "--package", package, "--bin", name]))?;
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        target_directory: PathBuf,
+    }
+    let mut ask = cargo();
+    let json = output(ask.args(["metadata", "--format-version", "1", "--no-deps", "--locked"]))?;
+    let metadata: Metadata = serde_json::from_str(&json).context("cargo metadata is unknown")?;
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    Ok(metadata.target_directory.join("release").join(file))
+}
+
+/// Runs a program and fails unless it succeeds.
+pub fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("cannot start {name}"))?;
+    if !status.success() {
+        bail!("{} failed: {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs a program and returns what it printed on stdout; its stderr passes through.
+pub fn output(command: &mut Command) -> Result<String> {
+    command.stderr(std::process::Stdio::inherit());
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot start {name}"))?;
+    if !output.status.success() {
+        bail!("{} failed: {}", shown(command), output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{name} printed invalid UTF-8"))
+}
+
+/// A command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let parts = std::iter::once(command.get_program()).chain(command.get_args());
+    parts.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// The SHA-256 digest of a file in lower-case hexadecimal.
+pub fn sha256(path: &Path) -> Result<String> {
+    let read = || -> io::Result<String> {
+        let mut hash = Sha256::new();
+        io::copy(&mut File::open(path)?, &mut hash)?;
+        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    };
+    read().with_context(|| format!("cannot read {}", path.display()))
+}
