@@ -96,6 +96,19 @@ impl Format {
         }
     }
 
+    /// The `q` of a weight that is zero, in formats whose min is always `-center · scale`; zero in
+    /// formats with mins of their own.
+    pub(crate) const fn center(self) -> u8 {
+        match self {
+            Self::Q3_K => 4,
+            Self::Q4_0 => 8,
+            Self::Q5_0 => 16,
+            Self::Q6_K => 32,
+            Self::Q8_0 => 128,
+            _ => 0,
+        }
+    }
+
     /// Whether the two halves of a group of 32 have scales of their own.
     pub(crate) const fn has_half_scales(self) -> bool {
         matches!(self, Self::Q2_K | Self::Q3_K | Self::Q6_K)

@@ -18,8 +18,8 @@ pub(crate) const TILE_ROWS: usize = 16;
 pub(crate) struct Tile {
     pub lanes: usize,
     pub cols: usize,
-    /// Bytes that are signed (8-bit formats on instruction sets that multiply signed bytes).
-    pub signed: bool,
+    /// What was subtracted from each byte: they are signed, and mins are zero, unless it is 0.
+    pub center: u8,
     pub format: Option<Format>,
     /// `[panel][group][8 chunks][lane][4]`
     pub q: Vec<u8>,
@@ -48,8 +48,13 @@ impl Tile {
         self.lanes = if isa.0 == Kind::Avx512 { 16 } else { 8 };
         self.cols = cols;
         self.format = Some(format);
-        // AVX2 and NEON multiply 8-bit weights as signed bytes, AVX-512 only as unsigned ones.
-        self.signed = format.q_bits() == 8 && matches!(isa.0, Kind::Avx2 | Kind::Neon);
+        // NEON multiplies signed bytes. AVX2 does for 8 bits alone, whose unsigned products would
+        // not fit its 16-bit sums; AVX-512 multiplies unsigned weights.
+        self.center = match isa.0 {
+            Kind::Neon => format.center(),
+            Kind::Avx2 if format.q_bits() == 8 => format.center(),
+            _ => 0,
+        };
         if format.is_quantized() {
             let groups = cols / GROUP * self.panels();
             self.q.resize(groups * GROUP * self.lanes, 0);
@@ -60,7 +65,15 @@ impl Tile {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: an `Isa` of this kind exists only where the features do.
                 #[allow(unsafe_code)]
-                Kind::Avx2 | Kind::Avx512 => unsafe { load_quantized_avx2(self, format, rows) },
+                Kind::Avx2 => unsafe { load_avx2(self, format, rows) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: an `Isa` of this kind exists only where the features do.
+                #[allow(unsafe_code)]
+                Kind::Avx512 => unsafe { load_avx512(self, format, rows) },
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: an `Isa` of this kind exists only where the features do.
+                #[allow(unsafe_code)]
+                Kind::Neon => unsafe { load_neon(self, format, rows) },
                 _ => load_quantized(self, format, rows, interleave),
             }
         } else {
@@ -84,30 +97,44 @@ impl Tile {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn load_quantized_avx2(tile: &mut Tile, format: Format, rows: &[u8]) {
-    // One copy for each format, so that the unpacking loops are specialised and vectorised.
-    macro_rules! each {
-        ($($format:ident)*) => {
+/// Defines a loader for one instruction set, with a copy for each format, so that the unpacking
+/// loops are specialised and vectorised.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! loader {
+    ($name:ident, $features:literal, $interleave:path) => {
+        loader!($name, $features, $interleave, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K);
+    };
+    ($name:ident, $features:literal, $interleave:path, $($format:ident)*) => {
+        #[target_feature(enable = $features)]
+        fn $name(tile: &mut Tile, format: Format, rows: &[u8]) {
             match format {
-                $(Format::$format => load_quantized(tile, Format::$format, rows, |a, b, c, d| {
-                    if c.len() == 8 { crate::simd::avx2_gemm::interleave8(a, b, c, d) } else { interleave(a, b, c, d) }
+                $(Format::$format => load_quantized(tile, Format::$format, rows, |to, center, blocks, g| {
+                    $interleave(to, center, blocks, g)
                 }),)*
-                _ => unreachable!("a float format"),
+                Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
             }
-        };
-    }
-    each!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K);
+        }
+    };
 }
 
-/// `to[chunk][lane][4]` from `blocks[lane].q[32 · g..]`, each byte xor `flip`.
-fn interleave(to: &mut [u8], flip: u8, blocks: &[Unpacked], g: usize) {
+#[cfg(target_arch = "x86_64")]
+loader!(load_avx2, "avx2,fma,f16c", crate::simd::avx2_gemm::interleave8);
+#[cfg(target_arch = "x86_64")]
+loader!(
+    load_avx512,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl",
+    crate::simd::avx512_gemm::interleave16
+);
+#[cfg(target_arch = "aarch64")]
+loader!(load_neon, "neon", crate::simd::neon_gemm::interleave8);
+
+/// `to[chunk][lane][4]` from `blocks[lane].q[32 · g..]`, each byte less `center`.
+fn interleave(to: &mut [u8], center: u8, blocks: &[Unpacked], g: usize) {
     let lanes = blocks.len();
     for (r, block) in blocks.iter().enumerate() {
         for (c, four) in block.q[GROUP * g..][..GROUP].as_chunks::<4>().0.iter().enumerate() {
             let to: &mut [u8] = &mut to[(c * lanes + r) * 4..][..4];
-            to.copy_from_slice(&four.map(|q| q ^ flip));
+            to.copy_from_slice(&four.map(|q| q.wrapping_sub(center)));
         }
     }
 }
@@ -124,7 +151,7 @@ fn load_quantized(
     let row_bytes = format.row_bytes(tile.cols).expect("whole blocks");
     let n_rows = rows.len() / row_bytes;
     let n_blocks = tile.cols / format.block_len();
-    let flip = if tile.signed { 0x80 } else { 0 };
+    let center = tile.center;
     for panel in 0..tile.panels() {
         for b in 0..n_blocks {
             for (r, to) in tile.blocks.iter_mut().enumerate() {
@@ -139,12 +166,11 @@ fn load_quantized(
             for g in 0..groups {
                 let group = (panel * n_blocks + b) * groups + g;
                 let to = &mut tile.q[group * GROUP * lanes..][..GROUP * lanes];
-                interleave(to, flip, &tile.blocks, g);
+                interleave(to, center, &tile.blocks, g);
                 for h in 0..per_group {
                     let at = (group * per_group + h) * lanes;
                     let half = 2 * g + h;
-                    // Signed bytes are 128 less than unsigned ones.
-                    let lift = if tile.signed { 128.0 } else { 0.0 };
+                    let lift = f32::from(center);
                     let to = tile.scale[at..][..lanes].iter_mut().zip(&mut tile.min[at..]);
                     for ((scale, min), block) in to.zip(&tile.blocks) {
                         *scale = block.scale[half];

@@ -7,12 +7,13 @@
 
 use std::arch::x86_64::*;
 
+use super::blocks::{Act256, Min, SuperBlocks, part, q3_scales, scales_k4, u16_at, u32_at};
 use crate::Format;
 use crate::quant::Q8Ref;
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load(bytes: &[u8; 32]) -> __m256i {
+pub(super) fn load(bytes: &[u8; 32]) -> __m256i {
     // SAFETY: 32 readable bytes; the load needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
@@ -26,7 +27,7 @@ pub(crate) fn load_i8(bytes: &[i8; 32]) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load16(bytes: &[u8; 16]) -> __m128i {
+pub(super) fn load16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: 16 readable bytes; the load needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
@@ -68,7 +69,7 @@ const AHEAD: usize = 1024;
 /// Asks for the cache lines of the block that lies [`AHEAD`] bytes behind this one.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn prefetch<const BYTES: usize>(block: &[u8; BYTES]) {
+pub(super) fn prefetch<const BYTES: usize>(block: &[u8; BYTES]) {
     for line in 0..BYTES.div_ceil(64) {
         let at = block.as_ptr().wrapping_add(AHEAD + 64 * line);
         // An address beyond the mapping is ignored.
@@ -76,29 +77,24 @@ fn prefetch<const BYTES: usize>(block: &[u8; BYTES]) {
     }
 }
 
-#[inline]
-fn u16_at(block: &[u8], at: usize) -> i16 {
-    i16::from_le_bytes([block[at], block[at + 1]])
-}
-
 /// The f16 at `at` of each of eight blocks.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> __m256 {
-    let h = |i: usize| if i < blocks.len() { u16_at(&blocks[i], at) } else { 0 };
+pub(super) fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> __m256 {
+    let h = |i: usize| if i < blocks.len() { u16_at(&blocks[i], at) as i16 } else { 0 };
     _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn half_at(block: &[u8], at: usize) -> f32 {
-    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, at) as u16))))
+pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, at)))))
 }
 
 /// Up to eight floats, zeros after them.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn up_to_8(x: &[f32]) -> __m256 {
+pub(super) fn up_to_8(x: &[f32]) -> __m256 {
     if let Some(x) = x.first_chunk::<8>() {
         return load_ps(x);
     }
@@ -146,11 +142,6 @@ trait Block32 {
     /// Where the f16 min lies, or the constant that times the scale is the min.
     const MIN: Min;
     const SIGNED: bool = false;
-}
-
-enum Min {
-    At(usize),
-    Times(f32),
 }
 
 macro_rules! block32 {
@@ -214,16 +205,6 @@ macro_rules! block32 {
     };
 }
 
-#[inline]
-fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
-    block[at..].first_chunk().expect("within the block")
-}
-
-#[inline]
-fn u32_at(block: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(*part(block, at))
-}
-
 block32!(Q4_0, dot_q4_0, 18, Min::Times(-8.0), false, |b| nibbles16(load16(part(b, 2))));
 block32!(Q4_1, dot_q4_1, 20, Min::At(2), false, |b| nibbles16(load16(part(b, 4))));
 block32!(Q5_0, dot_q5_0, 22, Min::Times(-16.0), false, |b| _mm256_or_si256(
@@ -239,61 +220,8 @@ block32!(Q8_0, dot_q8_0, 34, Min::Times(0.0), true, |b| load(part(b, 2)));
 /// Eight u8 in the low half to floats.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn u8_to_ps(bytes: u64) -> __m256 {
+pub(super) fn u8_to_ps(bytes: u64) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)))
-}
-
-/// Scales and mins of a Q4_K or Q5_K block: eight bytes each.
-#[inline]
-fn scales_k4(block: &[u8]) -> (u64, u64) {
-    let (a, b, c) = (u32_at(block, 4), u32_at(block, 8), u32_at(block, 12));
-    let wide = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    (
-        wide(a & 0x3f3f3f3f, c & 0x0f0f0f0f | (a >> 6 & 0x03030303) << 4),
-        wide(b & 0x3f3f3f3f, c >> 4 & 0x0f0f0f0f | (b >> 6 & 0x03030303) << 4),
-    )
-}
-
-/// The activations of one super-block of 256.
-struct Act256<'a> {
-    q: &'a [[i8; 32]; 8],
-    d: &'a [f32; 8],
-    sum16: &'a [[f32; 8]; 2],
-    sum32: &'a [f32; 8],
-}
-
-/// The super-blocks of a row beside their activations.
-///
-/// Kernels index it: iterator adaptors from the standard library are compiled without these
-/// instruction sets, and are called instead of inlined where the build has no link-time
-/// optimisation.
-struct SuperBlocks<'a, const BYTES: usize> {
-    blocks: &'a [[u8; BYTES]],
-    q: &'a [[[i8; 32]; 8]],
-    d: &'a [[f32; 8]],
-    sum16: &'a [[[f32; 8]; 2]],
-    sum32: &'a [[f32; 8]],
-}
-
-impl<'a, const BYTES: usize> SuperBlocks<'a, BYTES> {
-    #[inline(always)]
-    fn new(row: &'a [u8], x: Q8Ref<'a>) -> Self {
-        let blocks = row.as_chunks::<BYTES>().0;
-        let n = blocks.len();
-        Self {
-            blocks,
-            q: &x.q.as_chunks::<32>().0.as_chunks::<8>().0[..n],
-            d: &x.d.as_chunks::<8>().0[..n],
-            sum16: &x.sum16.as_chunks::<8>().0.as_chunks::<2>().0[..n],
-            sum32: &x.sum32.as_chunks::<8>().0[..n],
-        }
-    }
-
-    #[inline(always)]
-    fn get(&self, i: usize) -> (&'a [u8; BYTES], Act256<'a>) {
-        let (q, d) = (&self.q[i], &self.d[i]);
-        (&self.blocks[i], Act256 { q, d, sum16: &self.sum16[i], sum32: &self.sum32[i] })
-    }
 }
 
 /// Q4_K (`HIGH` false) and Q5_K (`HIGH` true).
@@ -491,24 +419,6 @@ fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         }
     }
     sum8(acc) - 4.0 * sum8(mins)
-}
-
-/// The sixteen signed scales of a Q3_K block from its 12 bytes.
-#[inline]
-fn q3_scales(s: &[u8; 12]) -> [u8; 16] {
-    let (a, b, c) = (u32_at(s, 0), u32_at(s, 4), u32_at(s, 8));
-    let (low, two) = (0x0f0f0f0f, 0x03030303);
-    let words = [
-        a & low | (c & two) << 4,
-        b & low | (c >> 2 & two) << 4,
-        a >> 4 & low | (c >> 4 & two) << 4,
-        b >> 4 & low | (c >> 6 & two) << 4,
-    ];
-    let mut out = [0; 16];
-    for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-        *out = word.to_le_bytes().map(|b| b.wrapping_sub(32));
-    }
-    out
 }
 
 /// `out[i] = rows[i] · x` for consecutive quantised rows of `row_bytes` bytes.

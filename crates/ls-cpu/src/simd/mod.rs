@@ -11,6 +11,20 @@ pub(crate) mod avx2;
 mod avx2_attention;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_gemm;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_attention;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_gemm;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod blocks;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_attention;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_gemm;
 pub(crate) mod scalar;
 
 use crate::Format;
@@ -30,7 +44,13 @@ pub(crate) fn dot_rows_q(
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this kind exists only where the features do.
-        Kind::Avx2 | Kind::Avx512 => unsafe { avx2::dot_rows_q(format, rows, row_bytes, x, out) },
+        Kind::Avx2 => unsafe { avx2::dot_rows_q(format, rows, row_bytes, x, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this kind exists only where the features do.
+        Kind::Avx512 => unsafe { avx512::dot_rows_q(format, rows, row_bytes, x, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an `Isa` of this kind exists only where the features do.
+        Kind::Neon => unsafe { neon::dot_rows_q(format, rows, row_bytes, x, out) },
         _ => {
             for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
                 *out = scalar::dot_q(format, row, x);
@@ -52,6 +72,9 @@ pub(crate) fn dot_rows_f(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this kind exists only where the features do.
         Kind::Avx2 | Kind::Avx512 => unsafe { avx2::dot_rows_f(format, rows, row_bytes, x, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an `Isa` of this kind exists only where the features do.
+        Kind::Neon => unsafe { neon::dot_rows_f(format, rows, row_bytes, x, out) },
         _ => {
             for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
                 *out = scalar::dot_f(format, row, x);
@@ -60,54 +83,73 @@ pub(crate) fn dot_rows_f(
     }
 }
 
-/// Rows of activations that a kernel takes at once.
-const TOKENS: usize = 3;
+/// Runs `$kernel` for all rows of `$out`, `T` of them at once for each `T` in the list as long as
+/// so many are left; `$t` is the first.
+macro_rules! in_steps {
+    ($out:ident, [$($n:literal)*], |$t:ident, $part:ident| $kernel:expr) => {{
+        let mut $t = 0;
+        $({
+            const T: usize = $n;
+            while $out.len() - $t >= T {
+                let $part = &mut $out[$t..$t + T];
+                $kernel;
+                $t += T;
+            }
+        })*
+    }};
+}
 
 /// `out[t][r] = tile row r · x row t`, quantised tile.
 pub(crate) fn gemm_q(isa: Isa, tile: &Tile, x: &Q8Rows, out: &mut [[f32; TILE_ROWS]]) {
-    let last = out.len() - out.len() % TOKENS;
-    for t in (0..last).step_by(TOKENS) {
-        gemm_q_n(isa, tile, [x.row(t), x.row(t + 1), x.row(t + 2)], &mut out[t..t + TOKENS]);
+    /// `T` rows from `t` on.
+    fn rows<const T: usize>(x: &Q8Rows, t: usize) -> [Q8Ref<'_>; T] {
+        std::array::from_fn(|i| x.row(t + i))
     }
-    match out.len() - last {
-        1 => gemm_q_n(isa, tile, [x.row(last)], &mut out[last..]),
-        2 => gemm_q_n(isa, tile, [x.row(last), x.row(last + 1)], &mut out[last..]),
-        _ => {}
-    }
-}
-
-fn gemm_q_n<const T: usize>(
-    isa: Isa,
-    tile: &Tile,
-    x: [Q8Ref<'_>; T],
-    out: &mut [[f32; TILE_ROWS]],
-) {
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this kind exists only where the features do.
-        Kind::Avx2 => unsafe { avx2_gemm::gemm_q(tile, x, out) },
-        _ => scalar::gemm_q(tile, x, out),
+        Kind::Avx512 => in_steps!(out, [8 4 2 1], |t, part| {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx512_gemm::gemm_q::<T>(tile, x, t, part) }
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => in_steps!(out, [3 2 1], |t, part| {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_gemm::gemm_q::<T>(tile, rows(x, t), part) }
+        }),
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon => in_steps!(out, [4 2 1], |t, part| {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_gemm::gemm_q::<T>(tile, rows(x, t), part) }
+        }),
+        _ => in_steps!(out, [1], |t, part| scalar::gemm_q::<T>(tile, rows(x, t), part)),
     }
 }
 
 /// `out[t][r] = tile row r · x row t`, float tile; `x` is `[out.len()][tile.cols]`.
 pub(crate) fn gemm_f(isa: Isa, tile: &Tile, x: &[f32], out: &mut [[f32; TILE_ROWS]]) {
-    let row = |t: usize| &x[t * tile.cols..][..tile.cols];
-    let last = out.len() - out.len() % TOKENS;
-    for t in (0..last).step_by(TOKENS) {
-        gemm_f_n(isa, tile, [row(t), row(t + 1), row(t + 2)], &mut out[t..t + TOKENS]);
+    /// `T` rows from `t` on.
+    fn rows<const T: usize>(x: &[f32], cols: usize, t: usize) -> [&[f32]; T] {
+        std::array::from_fn(|i| &x[(t + i) * cols..][..cols])
     }
-    for t in last..out.len() {
-        gemm_f_n(isa, tile, [row(t)], &mut out[t..t + 1]);
-    }
-}
-
-fn gemm_f_n<const T: usize>(isa: Isa, tile: &Tile, x: [&[f32]; T], out: &mut [[f32; TILE_ROWS]]) {
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: an `Isa` of this kind exists only where the features do.
-        Kind::Avx2 => unsafe { avx2_gemm::gemm_f(tile, x, out) },
-        _ => scalar::gemm_f(tile, x, out),
+        Kind::Avx512 => in_steps!(out, [8 4 2 1], |t, part| {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx512_gemm::gemm_f::<T>(tile, x, t, part) }
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => in_steps!(out, [3 2 1], |t, part| {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_gemm::gemm_f::<T>(tile, rows(x, tile.cols, t), part) }
+        }),
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon => in_steps!(out, [4 2 1], |t, part| {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_gemm::gemm_f::<T>(tile, rows(x, tile.cols, t), part) }
+        }),
+        _ => in_steps!(out, [1], |t, part| {
+            scalar::gemm_f::<T>(tile, rows(x, tile.cols, t), part)
+        }),
     }
 }
 
@@ -137,9 +179,19 @@ pub(crate) fn scores<const Q: usize>(
 ) {
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 if q[0].len().is_multiple_of(16) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx512_attention::scores(q, keys, scale, out) }
+        }
+        #[cfg(target_arch = "x86_64")]
         Kind::Avx2 | Kind::Avx512 if q[0].len().is_multiple_of(8) => {
             // SAFETY: an `Isa` of this kind exists only where the features do.
             unsafe { avx2_attention::scores(q, keys, scale, out) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon if q[0].len().is_multiple_of(8) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_attention::scores(q, keys, scale, out) }
         }
         _ => {
             let d = q[0].len();
@@ -161,9 +213,19 @@ pub(crate) fn weighted_sums<const Q: usize>(
 ) {
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 if out[0].len().is_multiple_of(16) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx512_attention::weighted_sums(weights, values, out) }
+        }
+        #[cfg(target_arch = "x86_64")]
         Kind::Avx2 | Kind::Avx512 if out[0].len().is_multiple_of(8) => {
             // SAFETY: an `Isa` of this kind exists only where the features do.
             unsafe { avx2_attention::weighted_sums(weights, values, out) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon if out[0].len().is_multiple_of(8) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_attention::weighted_sums(weights, values, out) }
         }
         _ => {
             for (out, weights) in out.into_iter().zip(weights.chunks_exact(weights.len() / Q)) {

@@ -88,7 +88,7 @@ pub(crate) fn gemm_q<const T: usize>(tile: &Tile, x: [Q8Ref<'_>; T], out: &mut [
                 let dot: i32 = (from..from + GROUP / per_group)
                     .map(|k| {
                         let w = tile.q[at + (k / 4 * lanes + lane) * 4 + k % 4];
-                        let w = if tile.signed { i32::from(w as i8) } else { i32::from(w) };
+                        let w = if tile.center > 0 { i32::from(w as i8) } else { i32::from(w) };
                         w * i32::from(x.q[g * GROUP + k])
                     })
                     .sum();
