@@ -1,41 +1,51 @@
 //! A persistent pool for the hundreds of tiny parallel regions that one token has.
 //!
-//! The calling thread works too. Workers spin for a short while after a region, since the next
-//! one usually follows within microseconds, and sleep when none comes. Tasks are claimed one by
-//! one from a counter, so uneven tasks balance themselves.
+//! The calling thread works too. Tasks are claimed one by one, so uneven tasks balance
+//! themselves, and a region ends when its tasks have: a worker that the system keeps from running
+//! delays no one unless it holds a task. Workers spin for a short while after a region, since the
+//! next one usually follows within microseconds, and sleep when none comes.
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Spins before a worker sleeps: about 100 µs, several times the gap between two regions.
-const SPINS: u32 = 20_000;
-/// Spins before a waiting thread offers its core to others, which may be what it waits for.
-const SPINS_BEFORE_YIELD: u32 = 5_000;
+/// Looks for work before a worker sleeps: some tens of microseconds, longer than the serial work
+/// between two regions and shorter than what a busy machine would hold against it.
+const SPINS: u32 = 2_000;
+/// Spins before the caller offers its core to others, one of which may hold the last task.
+const SPINS_BEFORE_YIELD: u32 = 1_000;
 
 type Task<'a> = &'a (dyn Fn(usize) + Sync);
 
+/// Low bits of [`Shared::open`]: tasks that no one has claimed. The rest counts regions.
+const UNCLAIMED_BITS: u32 = 24;
+const UNCLAIMED: u64 = (1 << UNCLAIMED_BITS) - 1;
+
 struct Shared {
-    /// Counts regions; a worker that sees it change has a region to join.
-    epoch: AtomicU32,
-    /// The task of the current region. Written by the caller while no worker is in a region.
+    /// The current region and how many of its tasks are unclaimed.
+    ///
+    /// A claim is a compare-exchange on both, so that none can succeed on a region that has
+    /// ended. The region's number does not come round again while a thread hesitates between
+    /// load and exchange: at a million regions a second that takes twelve days.
+    open: AtomicU64,
+    /// The task of the current region. Written by the caller while every task of the last region
+    /// is done; read by those who have claimed one.
     task: UnsafeCell<Option<Task<'static>>>,
     n_tasks: AtomicUsize,
-    next: AtomicUsize,
-    /// Workers that have not left the current region.
-    active: AtomicUsize,
+    done: AtomicUsize,
     stop: AtomicBool,
-    panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `task` is written only by `Pool::run` (`&mut`-like through its lock) while `active` is
-// zero, and read by workers only between the epoch's release store and their decrement of
-// `active`; all other fields are Sync by themselves.
+// SAFETY: `task` is written only inside of the region lock while all claimed tasks are done, and
+// read only by the holder of a claim; claims acquire what the caller released, and the caller
+// acquires what the last task released. All other fields are Sync by themselves.
 unsafe impl Sync for Shared {}
 
 /// Threads that run the tasks of parallel regions.
@@ -60,11 +70,10 @@ impl Pool {
     /// If the system refuses a thread.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            epoch: AtomicU32::new(0),
+            open: AtomicU64::new(0),
             task: UnsafeCell::new(None),
             n_tasks: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            active: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
@@ -84,38 +93,45 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `task(i)` once for each `i` in `0..n_tasks`, on all threads, and returns when every
-    /// call has. A region must not start another one on the same pool.
+    /// Calls `task(i)` once for each `i` in `0..n_tasks`, lower ones first, on all threads, and
+    /// returns when every call has. A region must not start another one on the same pool.
     ///
     /// # Panics
     ///
-    /// With the panic of a task, once the region has ended.
+    /// With the panic of a task, once all tasks have ended. With more than 2²⁴ tasks.
     pub fn run(&self, n_tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() || n_tasks <= 1 {
             (0..n_tasks).for_each(task);
             return;
         }
+        assert!(n_tasks as u64 <= UNCLAIMED, "{n_tasks} tasks in one region");
         let region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. Workers use the reference between the epoch's
-        // store and their decrement of `active`, and this function does not return (or unwind)
-        // before `active` is zero, so the reference outlives every use.
+        // SAFETY: only the lifetime changes. The reference is used by holders of a claim, and
+        // this function does not return (or unwind) before every claimed task is done and no
+        // further one can be claimed, so it outlives every use.
         let erased = unsafe { std::mem::transmute::<Task<'_>, Task<'static>>(task) };
-        // SAFETY: `active` is zero here (the last region waited for that), so no worker reads.
+        // SAFETY: all tasks of the last region are done and none can be claimed: no one reads.
         unsafe { *shared.task.get() = Some(erased) };
         shared.n_tasks.store(n_tasks, Ordering::Relaxed);
-        shared.next.store(0, Ordering::Relaxed);
-        shared.active.store(self.workers.len(), Ordering::Relaxed);
-        shared.epoch.fetch_add(1, Ordering::Release);
+        shared.done.store(0, Ordering::Relaxed);
+        let last = shared.open.load(Ordering::Relaxed) >> UNCLAIMED_BITS;
+        let open = last.wrapping_add(1) << UNCLAIMED_BITS | n_tasks as u64;
+        shared.open.store(open, Ordering::Release);
         self.workers.iter().for_each(|w| w.thread().unpark());
-        let own = catch_unwind(AssertUnwindSafe(|| claim(shared, task)));
+        while shared.work_once() {}
         let mut spins = 0;
-        while shared.active.load(Ordering::Acquire) != 0 {
-            pause(&mut spins);
+        while shared.done.load(Ordering::Acquire) != n_tasks {
+            spins += 1;
+            if spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
         }
+        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(region);
-        let worker = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(panic) = own.err().or(worker) {
+        if let Some(panic) = panic {
             resume_unwind(panic);
         }
     }
@@ -143,7 +159,6 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.epoch.fetch_add(1, Ordering::Release);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             // A worker catches its tasks' panics, so there is none to report here.
@@ -152,56 +167,51 @@ impl Drop for Pool {
     }
 }
 
-fn claim(shared: &Shared, task: Task<'_>) {
-    let n = shared.n_tasks.load(Ordering::Relaxed);
-    loop {
-        let i = shared.next.fetch_add(1, Ordering::Relaxed);
-        if i >= n {
-            return;
+impl Shared {
+    /// Claims a task and runs it; `false` when none is unclaimed.
+    fn work_once(&self) -> bool {
+        let mut open = self.open.load(Ordering::Acquire);
+        loop {
+            if open & UNCLAIMED == 0 {
+                return false;
+            }
+            let claim = self.open.compare_exchange_weak(
+                open,
+                open - 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match claim {
+                Ok(_) => break,
+                Err(now) => open = now,
+            }
         }
-        task(i);
+        // From here to the increment of `done` the region cannot end.
+        let i = self.n_tasks.load(Ordering::Relaxed) - (open & UNCLAIMED) as usize;
+        // SAFETY: the claim acquired the caller's write, and the caller writes again only when
+        // this task is done too.
+        let task = unsafe { *self.task.get() }.expect("an open region has a task");
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task(i))) {
+            *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
+        self.done.fetch_add(1, Ordering::Release);
+        true
     }
 }
 
 fn work(shared: &Shared) {
-    let mut seen = 0;
-    loop {
-        let mut spins = 0;
-        loop {
-            let epoch = shared.epoch.load(Ordering::Acquire);
-            if epoch != seen {
-                seen = epoch;
-                break;
-            }
-            if spins < SPINS {
-                spins += 1;
-                std::hint::spin_loop();
-            } else {
-                // An `unpark` between the load and here makes this return at once.
-                std::thread::park();
-            }
+    let mut spins = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        if shared.work_once() {
+            spins = 0;
+        } else if spins < SPINS {
+            spins += 1;
+            std::hint::spin_loop();
+        } else {
+            // An `unpark` since the last look makes this return at once.
+            std::thread::park();
+            spins = 0;
         }
-        if shared.stop.load(Ordering::Relaxed) {
-            return;
-        }
-        // SAFETY: the acquire load of the epoch makes the caller's write visible, and the caller
-        // does not write again before `active` is decremented below.
-        let task = unsafe { *shared.task.get() }.expect("a region has a task");
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| claim(shared, task))) {
-            // The rest of the region is pointless: let no one claim more of it.
-            shared.next.store(usize::MAX / 2, Ordering::Relaxed);
-            *shared.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
-        }
-        shared.active.fetch_sub(1, Ordering::Release);
-    }
-}
-
-fn pause(spins: &mut u32) {
-    *spins += 1;
-    if *spins < SPINS_BEFORE_YIELD {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
     }
 }
 
