@@ -1,4 +1,5 @@
-//! Writes the seeds: the smallest valid files of every architecture.
+//! Writes the seeds of model files: the smallest valid ones of every architecture. Those of tokenizers
+//! and templates are text, written by hand.
 
 use std::fs;
 use std::path::Path;

@@ -85,7 +85,11 @@ fn byte_characters() -> Vec<String> {
     codes.filter_map(char::from_u32).map(String::from).collect()
 }
 
-fn ranks<'a>(merges: Vec<(&'a str, &'a str)>, alphabet: Alphabet, whole_words: bool) -> Merging<'a> {
+fn ranks<'a>(
+    merges: Vec<(&'a str, &'a str)>,
+    alphabet: Alphabet,
+    whole_words: bool,
+) -> Merging<'a> {
     Merging::Ranks { merges, alphabet, whole_words }
 }
 
@@ -118,10 +122,7 @@ fn any_vocabulary(input: &mut Unstructured<'_>) -> Result<()> {
     let vocabulary = Vocabulary {
         merging,
         splitter: input.choose(&SPLITTERS)?.clone(),
-        prefix: SpacePrefix {
-            scope: *input.choose(&scopes)?,
-            only_if_absent: input.arbitrary()?,
-        },
+        prefix: SpacePrefix { scope: *input.choose(&scopes)?, only_if_absent: input.arbitrary()? },
         compose: input.arbitrary()?,
         space_eaters: vec![SpaceEater {
             id: input.int_in_range(0..=41)?,

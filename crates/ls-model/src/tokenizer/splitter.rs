@@ -104,9 +104,10 @@ impl Splitter {
         };
         let regex = regex.map_err(|error| TokenizerError::Pattern {
             pattern: pattern.into(),
-            reason: match error.syntax_error() {
-                Some(syntax) => syntax.to_string(),
-                None => error.to_string(),
+            reason: match (error.syntax_error(), error.size_limit()) {
+                (Some(syntax), _) => syntax.to_string(),
+                (None, Some(limit)) => format!("it needs more than the size limit, {limit} bytes"),
+                (None, None) => error.to_string(),
             },
         })?;
         self.steps.push(Step { regex, cut });
