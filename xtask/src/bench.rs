@@ -56,6 +56,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         Some(threads) => threads,
         None => u32::try_from(std::thread::available_parallelism()?.get())?,
     };
+    if let Some(load) = load_average().filter(|load| *load > 0.5) {
+        eprintln!("This machine is busy (load {load:.1}): speeds will be low and uncertain.");
+    }
     let mut lines = Vec::new();
     for model in &models {
         let (mut our_rows, mut peer_rows) = (Vec::new(), Vec::new());
@@ -71,6 +74,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     println!("{threads} threads, {} turns of {} runs", args.turns.max(1), args.repetitions);
     print!("{}", table(&lines));
     Ok(())
+}
+
+/// Programs that wanted to run in the last minute, where the system says so.
+fn load_average() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
 /// A path as it is, or the file of a model that can be fetched.

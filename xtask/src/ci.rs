@@ -75,7 +75,9 @@ fn run_step(step: Step, args: &CiArgs, counts: &mut Counts) -> Result<Option<Str
         Step::Fixtures => fixtures::run(&FixturesArgs { check: true, golden: false })?,
         Step::Deny => return deny(),
         Step::Models if args.offline => return Ok(Some(offline_models())),
-        Step::Models => models::fetch(GOLDEN_MODEL).map(drop)?,
+        Step::Models => models::fetch(GOLDEN_MODEL)
+            .map(drop)
+            .context("no model for the golden tests; --offline goes without")?,
         Step::Clippy => {
             let mut cargo = workspace::cargo();
             cargo.args(["clippy", "--locked", "--workspace", "--all-targets"]);

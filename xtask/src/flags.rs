@@ -135,7 +135,7 @@ pub struct DemoArgs {
     pub prompt: Option<String>,
 
     /// Tokens to generate.
-    #[arg(short, long, value_name = "N", default_value_t = 64)]
+    #[arg(short, long, value_name = "N", default_value_t = 100)]
     pub n: u32,
 
     /// Fetch nothing: use the tiny trained model unless the real one was fetched before.

@@ -69,8 +69,16 @@ pub fn output(command: &mut Command) -> Result<String> {
 
 /// A command as one would type it.
 pub fn shown(command: &Command) -> String {
+    let quoted = |part: &std::ffi::OsStr| {
+        let text = part.to_string_lossy();
+        let plain = |c: char| c.is_alphanumeric() || "-_./=:,+".contains(c);
+        if !text.is_empty() && text.chars().all(plain) {
+            return text.into_owned();
+        }
+        format!("'{}'", text.replace('\'', r"'\''"))
+    };
     let parts = std::iter::once(command.get_program()).chain(command.get_args());
-    parts.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    parts.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// The SHA-256 digest of a file in lower-case hexadecimal.
@@ -81,4 +89,25 @@ pub fn sha256(path: &Path) -> Result<String> {
         Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     };
     read().with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_command_can_be_typed() {
+        let mut command = Command::new("run");
+        command.args(["-p", "it's a", "", "a/b.c"]);
+        assert_eq!(shown(&command), r"run -p 'it'\''s a' '' a/b.c");
+    }
+
+    #[test]
+    fn a_digest_is_the_published_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, b"abc").unwrap();
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(&path).unwrap(), expected);
+    }
 }

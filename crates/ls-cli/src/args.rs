@@ -85,7 +85,7 @@ pub struct RunArgs {
     /// Text that ends the answer and is not part of it; can be given several times
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
-    /// Take the prompt as it is [default]
+    /// Take the prompt as it is, which is the default
     #[arg(long, conflicts_with = "chat")]
     pub raw: bool,
     /// Take the prompt as a user's message and put it in the model's chat format

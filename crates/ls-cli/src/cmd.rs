@@ -10,8 +10,8 @@ pub mod run;
 use std::path::Path;
 
 use anyhow::Context;
-use ls_engine::{Engine, LoadOptions, system};
-use ls_model::config::Architecture;
+use ls_engine::{Engine, LoadOptions, State, system};
+use ls_model::config::{Architecture, Config};
 
 use crate::output;
 
@@ -33,6 +33,28 @@ fn load(path: &Path, context: Option<u64>, threads: Option<u16>) -> anyhow::Resu
     let engine = Engine::load(path, &options);
     spinner.finish_and_clear();
     Ok(engine?)
+}
+
+/// A state for one sequence, unless its keys and values cannot fit the memory that is there.
+fn new_state(engine: &Engine, context: Option<u64>) -> anyhow::Result<State> {
+    if let (Some(context), Some(available)) = (context, system::memory().available_bytes) {
+        let needed = kv_bytes_per_token(engine.config()).saturating_mul(context);
+        anyhow::ensure!(
+            needed <= available,
+            "a context of {context} tokens needs {} for keys and values, but {} of memory is \
+             available; use a smaller --context",
+            output::bytes(needed),
+            output::bytes(available)
+        );
+    }
+    Ok(engine.new_state()?)
+}
+
+/// Bytes of keys and values that a token of context takes, as f16.
+fn kv_bytes_per_token(config: &Config) -> u64 {
+    const ELEMENT_BYTES: u64 = 2;
+    let per_layer = 2 * config.n_kv_heads as u64 * config.head_dim as u64 * ELEMENT_BYTES;
+    per_layer * config.n_layers as u64
 }
 
 /// The text of a file, without a line break at its end, which is the editor's and not the text's.

@@ -91,8 +91,9 @@ pub fn bytes(n: u64) -> String {
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
-    let widths: Vec<usize> =
-        (0..n_columns).map(|column| cells(column).map(width).max().unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..n_columns)
+        .map(|column| cells(column).map(|cell| width(cell)).max().unwrap_or(0))
+        .collect();
     let mut out = String::new();
     for row in rows {
         let mut line = String::new();
@@ -108,7 +109,7 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-fn width(cell: &String) -> usize {
+fn width(cell: &str) -> usize {
     cell.chars().count()
 }
 

@@ -45,7 +45,8 @@ fn measure_model(
     bar.set_message(cmd::model_name(path));
     let floor = Floor::measure(&engine)?;
     bar.inc(1);
-    let mut bench = Bench { state: engine.new_state()?, engine: &engine, peak: PeakRss::start() };
+    let state = cmd::new_state(&engine, Some(context))?;
+    let mut bench = Bench { state, engine: &engine, peak: PeakRss::start() };
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {
             continue;

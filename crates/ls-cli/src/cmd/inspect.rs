@@ -13,9 +13,6 @@ use crate::{cmd, output};
 /// Tokens of context when neither user nor model ask for fewer.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// Bytes of one element of keys and values.
-const KV_ELEMENT_BYTES: u64 = 2;
-
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
@@ -141,8 +138,7 @@ fn tokenizer_kind(source: &Source) -> String {
 }
 
 fn memory_need(config: &Config, weight_bytes: u64, context: usize) -> MemoryNeed {
-    let per_layer = 2 * config.n_kv_heads as u64 * config.head_dim as u64 * KV_ELEMENT_BYTES;
-    let kv_bytes_per_token = per_layer * config.n_layers as u64;
+    let kv_bytes_per_token = cmd::kv_bytes_per_token(config);
     let kv_bytes = kv_bytes_per_token.saturating_mul(context as u64);
     let total_bytes = weight_bytes.saturating_add(kv_bytes);
     MemoryNeed { context, weight_bytes, kv_bytes_per_token, kv_bytes, total_bytes }

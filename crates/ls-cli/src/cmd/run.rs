@@ -51,7 +51,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     interrupt::install()?;
     let start = Instant::now();
     let engine = cmd::load(&args.model, args.load.context, args.load.threads)?;
-    let mut state = engine.new_state()?;
+    let mut state = cmd::new_state(&engine, args.load.context)?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
     if args.verbose {
         describe(&engine, &state, load_ms);

@@ -1,5 +1,8 @@
 //! Runs the program as a user does and looks at exit code, output and messages.
 
+// Clippy knows test functions, but not the helpers beside them, as part of the tests.
+#![allow(clippy::unwrap_used)]
+
 mod errors;
 mod help;
 mod models;

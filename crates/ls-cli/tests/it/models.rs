@@ -99,6 +99,14 @@ fn prompts_that_do_not_fit_say_what_to_do() {
 }
 
 #[test]
+fn a_context_larger_than_memory_is_refused() {
+    let output = leanstream(&["run", MODEL, "-p", PROMPT, "-c", "4000000000"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), String::new()));
+    let message = stderr(&output);
+    assert!(message.contains("a context of 4000000000 tokens needs 6.98 TiB"), "{message}");
+}
+
+#[test]
 fn a_chat_without_a_template_says_what_to_do() {
     let output = leanstream(&["run", MODEL, "--chat", "-p", "Hello"]);
     assert_eq!((output.status.code(), stdout(&output)), (Some(1), String::new()));

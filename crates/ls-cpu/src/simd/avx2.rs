@@ -72,6 +72,7 @@ const AHEAD: usize = 1024;
 pub(super) fn prefetch<const BYTES: usize>(block: &[u8; BYTES]) {
     for line in 0..BYTES.div_ceil(64) {
         let at = block.as_ptr().wrapping_add(AHEAD + 64 * line);
+        // An address beyond the mapping is ignored.
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 }
@@ -88,6 +89,15 @@ pub(super) fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> _
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, at)))))
+}
+
+/// Stores factors that are broadcast from memory later. Broadcasting loads are free beside the
+/// arithmetic; the compiler would rather keep the vector and shuffle it, on the busiest ports.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn to_memory(x: &mut [f32; 8], v: __m256) {
+    store_ps(x, v);
+    std::hint::black_box(x);
 }
 
 /// Up to eight floats, zeros after them.
@@ -171,35 +181,38 @@ macro_rules! block32 {
                 _mm256_fmadd_ps(dot, _mm256_set1_ps(factor), acc)
             };
             // Eight blocks at a time: their scales are converted together.
+            let full = n - n % 8;
             let mut first = 0;
-            while first < n {
-                let len = (n - first).min(8);
-                let (b, d, sum) =
-                    (&blocks[first..][..len], &d[first..][..len], &sum[first..][..len]);
+            while first < full {
+                let b = &blocks[first..][..8];
+                let sum = load_ps(sum[first..].first_chunk().expect("eight"));
                 let scale = halves(b, 0);
                 match $kind::MIN {
-                    Min::At(at) => {
-                        mins = _mm256_fmadd_ps(halves(b, at), up_to_8(sum), mins);
-                    }
+                    Min::At(at) => mins = _mm256_fmadd_ps(halves(b, at), sum, mins),
                     Min::Times(0.0) => {}
-                    Min::Times(_) => mins = _mm256_fmadd_ps(scale, up_to_8(sum), mins),
+                    Min::Times(_) => mins = _mm256_fmadd_ps(scale, sum, mins),
                 }
-                store_ps(&mut factor, _mm256_mul_ps(scale, up_to_8(d)));
-                if len == 8 {
-                    for i in 0..4 {
-                        prefetch(&b[2 * i]);
-                        acc = one(first + 2 * i, factor[2 * i], acc);
-                        acc_b = one(first + 2 * i + 1, factor[2 * i + 1], acc_b);
-                    }
-                } else {
-                    for i in 0..len {
-                        acc = one(first + i, factor[i], acc);
-                    }
+                let d = load_ps(d[first..].first_chunk().expect("eight"));
+                to_memory(&mut factor, _mm256_mul_ps(scale, d));
+                for i in 0..4 {
+                    prefetch(&b[2 * i]);
+                    acc = one(first + 2 * i, factor[2 * i], acc);
+                    acc_b = one(first + 2 * i + 1, factor[2 * i + 1], acc_b);
                 }
                 first += 8;
             }
+            let mut rest = 0.0;
+            for i in full..n {
+                let scale = half_at(&blocks[i], 0);
+                acc = one(i, scale * d[i], acc);
+                match $kind::MIN {
+                    Min::At(at) => rest += half_at(&blocks[i], at) * sum[i],
+                    Min::Times(0.0) => {}
+                    Min::Times(_) => rest += scale * sum[i],
+                }
+            }
             let times = if let Min::Times(times) = $kind::MIN { times } else { 1.0 };
-            sum8(_mm256_add_ps(acc, acc_b)) + times * sum8(mins)
+            sum8(_mm256_add_ps(acc, acc_b)) + times * (sum8(mins) + rest)
         }
     };
 }
@@ -239,7 +252,7 @@ fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>) -> f32
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
         let (scale, min) = scales_k4(block);
         let mut factor = [0f32; 8];
-        store_ps(&mut factor, _mm256_mul_ps(_mm256_mul_ps(u8_to_ps(scale), d), load_ps(a.d)));
+        to_memory(&mut factor, _mm256_mul_ps(_mm256_mul_ps(u8_to_ps(scale), d), load_ps(a.d)));
         mins = _mm256_fmadd_ps(_mm256_mul_ps(u8_to_ps(min), dmin), load_ps(a.sum32), mins);
         let high = if HIGH { load(part(block, 16)) } else { _mm256_setzero_si256() };
         let base = if HIGH { 48 } else { 16 };
@@ -316,7 +329,7 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
         let scales = HalfScales::new(scales);
         let mut factor = [0f32; 8];
-        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
+        to_memory(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
         macro_rules! half {
             ($h:literal) => {
                 let (l, l_b) = (load(part(block, 64 * $h)), load(part(block, 64 * $h + 32)));
@@ -368,7 +381,7 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         mins = _mm256_fmadd_ps(half_mins(min, &a), _mm256_set1_ps(dmin), mins);
         let scales = HalfScales::new(_mm_and_si128(scales, low));
         let mut factor = [0f32; 8];
-        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), _mm256_set1_ps(d)));
+        to_memory(&mut factor, _mm256_mul_ps(load_ps(a.d), _mm256_set1_ps(d)));
         for half in 0..2 {
             let b = load(part(block, 16 + 32 * half));
             let shifted = [
@@ -401,7 +414,7 @@ fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
         let scales = HalfScales::new(scales);
         let mut factor = [0f32; 8];
-        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
+        to_memory(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
         let mut high = load(part(block, 0));
         for half in 0..2 {
             let mut b = load(part(block, 32 + 32 * half));

@@ -14,6 +14,13 @@ const CONTRACTIONS: &str = r"'s|'t|'re|'ve|'m|'ll|'d";
 const ANY_CASE_CONTRACTIONS: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]";
 const LOOKAHEAD: &str = r"|\s+(?!\S)";
 
+/// Steps of one splitter; real ones have at most four.
+const MAX_STEPS: usize = 16;
+
+/// Largest automaton that a pattern may make. Patterns come with model files, and a few characters
+/// can ask for gigabytes.
+const MAX_NFA_BYTES: usize = 10 << 20;
+
 /// Index of the pattern for white space behind the pattern for everything else.
 const BLANKS: usize = 1;
 
@@ -80,13 +87,20 @@ impl Splitter {
     /// Adds a step that cuts at the matches of `pattern`.
     ///
     /// # Errors
-    /// [`TokenizerError::Pattern`] for a malformed pattern, or look-around other than the usual
-    /// ending.
+    /// [`TokenizerError::Pattern`] for a malformed or huge pattern, look-around other than the
+    /// usual ending, or more than 16 steps.
     pub fn push(&mut self, pattern: &str, cut: Cut) -> Result<(), TokenizerError> {
+        if self.steps.len() == MAX_STEPS {
+            let reason = format!("it is more than the {MAX_STEPS}th step");
+            return Err(TokenizerError::Pattern { pattern: pattern.into(), reason });
+        }
         let without_plain = pattern.strip_suffix(r"|\s+").unwrap_or(pattern);
+        let config = Regex::config().nfa_size_limit(Some(MAX_NFA_BYTES));
+        let mut builder = Regex::builder();
+        builder.configure(config);
         let regex = match without_plain.strip_suffix(LOOKAHEAD) {
-            Some(words) => Regex::new_many(&[words, r"\s+"]),
-            None => Regex::new(pattern),
+            Some(words) => builder.build_many(&[words, r"\s+"]),
+            None => builder.build(pattern),
         };
         let regex = regex.map_err(|error| TokenizerError::Pattern {
             pattern: pattern.into(),
@@ -275,6 +289,17 @@ mod tests {
     fn other_look_around_is_refused() {
         let error = Splitter::whole().push(r"a(?=b)", Cut::Around).unwrap_err();
         assert!(matches!(error, TokenizerError::Pattern { .. }), "{error}");
+    }
+
+    #[test]
+    fn hostile_patterns_are_refused() {
+        let mut splitter = Splitter::whole();
+        let error = splitter.push(r"((\p{L}{99}){99}){99}", Cut::Around).unwrap_err().to_string();
+        assert!(error.contains("size limit"), "{error}");
+        for _ in 0..MAX_STEPS {
+            splitter.push("a", Cut::Around).unwrap();
+        }
+        assert!(splitter.push("a", Cut::Around).is_err());
     }
 
     #[test]

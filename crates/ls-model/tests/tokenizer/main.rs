@@ -17,14 +17,10 @@ use proptest::prelude::*;
 /// Text, whether special tokens are parsed, ids without BOS.
 type Case = (String, bool, Vec<u32>);
 
-/// llama.cpp takes every token spelled `</s>` for an end token, Qwen's too, where it is the plain
-/// HTML tag and where the model's own tokenizer gives three tokens.
-const PLAIN_STRIKE: (&str, &str, [u32; 3]) = ("qwen", "</s>", [522, 82, 29]);
-
 fn differences(tokenizer: &Tokenizer, cases: &[Case]) -> Vec<String> {
     let differs = |(text, parse_special, expected): &Case| {
         let options = EncodeOptions { add_special: false, parse_special: *parse_special };
-        let found = tokenizer.encode(text, options).unwrap();
+        let found = tokenizer.encode(text, options).expect("the text is short");
         (found != *expected).then(|| format!("{text:?}: {found:?}, expected {expected:?}"))
     };
     cases.iter().filter_map(differs).collect()
@@ -36,15 +32,25 @@ fn ids_equal_llama_cpp_on_many_strings() {
         [("smollm2", "smollm2"), ("qwen05", "qwen"), ("qwen15", "qwen"), ("gemma3", "gemma3")]
     {
         let Some(tokenizer) = tokenizer(model) else { continue };
-        let mut cases: Vec<Case> = fixture(&format!("{file}.json"));
+        let cases: Vec<Case> = fixture(&format!("{file}.json"));
         assert!(cases.len() > 200);
-        let (odd_file, odd_text, ids) = PLAIN_STRIKE;
-        if file == odd_file {
-            cases.retain(|(text, ..)| !text.contains(odd_text));
-            cases.push((odd_text.into(), true, ids.into()));
-        }
         let differences = differences(&tokenizer, &cases);
         assert!(differences.is_empty(), "{model}:\n{}", differences.join("\n"));
+    }
+}
+
+/// llama.cpp takes every token spelled `</s>` for a control token that ends an answer. Here it is
+/// the HTML tag: plain text that no merges lead to in Qwen, always one token in Gemma.
+#[test]
+fn the_html_tag_that_looks_like_an_end_is_what_the_file_says() {
+    for (model, expected) in [("qwen05", vec![522, 82, 29]), ("gemma3", vec![212])] {
+        let Some(tokenizer) = tokenizer(model) else { continue };
+        for parse_special in [false, true] {
+            let options = EncodeOptions { add_special: false, parse_special };
+            assert_eq!(tokenizer.encode("</s>", options).unwrap(), expected, "{model}");
+        }
+        let tag = tokenizer.token_id("</s>").unwrap();
+        assert!(!tokenizer.is_end_of_generation(tag), "{model}");
     }
 }
 
@@ -63,13 +69,21 @@ fn ids_of_the_golden_prompts_equal_llama_cpp() {
 
 #[test]
 fn beginnings_and_ends_are_those_of_the_models() {
-    // Model, BOS, EOS, what begins a prompt, what ends an answer.
-    let expected: [(&str, u32, u32, &[u32], &[&str]); 3] = [
-        ("smollm2", 1, 2, &[], &["<|im_end|>", "<|endoftext|>"]),
-        ("qwen05", 151643, 151645, &[], &["<|im_end|>", "<|endoftext|>"]),
-        ("gemma3", 2, 1, &[2], &["<eos>", "<end_of_turn>"]),
+    struct Expected {
+        model: &'static str,
+        bos: u32,
+        eos: u32,
+        begin: &'static [u32],
+        ends: [&'static str; 2],
+    }
+    let chat_ml = ["<|im_end|>", "<|endoftext|>"];
+    let gemma = ["<eos>", "<end_of_turn>"];
+    let expected = [
+        Expected { model: "smollm2", bos: 1, eos: 2, begin: &[], ends: chat_ml },
+        Expected { model: "qwen05", bos: 151_643, eos: 151_645, begin: &[], ends: chat_ml },
+        Expected { model: "gemma3", bos: 2, eos: 1, begin: &[2], ends: gemma },
     ];
-    for (model, bos, eos, begin, ends) in expected {
+    for Expected { model, bos, eos, begin, ends } in expected {
         let Some(tokenizer) = tokenizer(model) else { continue };
         assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(bos), Some(eos)), "{model}");
         assert_eq!(tokenizer.encode("", EncodeOptions::PROMPT).unwrap(), begin, "{model}");
@@ -172,6 +186,6 @@ fn loading_and_encoding_are_fast() {
         let speed = text.len() as f64 / 1e6 / start.elapsed().as_secs_f64();
         println!("{model}: loaded in {load:?}, {} ids at {speed:.1} MB/s", ids.len());
         // Far above what is measured, so that only a change of kind is noticed.
-        assert!(load.as_secs_f64() < 1.0 && speed > 0.5, "{model}: {load:?}, {speed} MB/s");
+        assert!(load.as_secs_f64() < 5.0 && speed > 0.05, "{model}: {load:?}, {speed} MB/s");
     }
 }

@@ -1,0 +1,24 @@
+//! The engine on whole models: tiny generated ones, and real ones where they are.
+
+mod consistency;
+mod golden;
+mod real;
+
+use std::path::{Path, PathBuf};
+
+use ls_engine::{Engine, LoadOptions};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+fn json(path: impl AsRef<Path>) -> serde_json::Value {
+    let path = fixtures().join(path);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap()
+}
+
+fn load(path: &Path, threads: usize) -> Engine {
+    let options = LoadOptions { threads, context: 600, ..LoadOptions::default() };
+    Engine::load(path, &options).unwrap_or_else(|e| panic!("{e}"))
+}

@@ -1,0 +1,108 @@
+//! Real models against an independent engine's answers.
+//!
+//! Models are looked for in the folder `LEANSTREAM_MODELS`, or in `leanstream/models` of the
+//! user's cache; `cargo xtask models` fetches them. What is not there is skipped with a notice,
+//! unless `LEANSTREAM_REQUIRE_MODELS` (names with commas) says that it has to be there.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use ls_engine::{Engine, Perplexity, PerplexityOptions, argmax, perplexity};
+use ls_model::tokenizer::EncodeOptions;
+
+use crate::{fixtures, json, load};
+
+const CONTEXT: usize = 512;
+const CHUNKS: usize = 8;
+
+fn folder() -> PathBuf {
+    let var = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = || var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")));
+    var("LEANSTREAM_MODELS")
+        .unwrap_or_else(|| cache().unwrap_or_default().join("leanstream/models"))
+}
+
+fn engine(name: &str, reference: &serde_json::Value) -> Option<Engine> {
+    let file = reference["perplexity"]["values"][name]["file"].as_str().unwrap();
+    let path = folder().join(file);
+    let required = std::env::var("LEANSTREAM_REQUIRE_MODELS").unwrap_or_default();
+    if !path.exists() {
+        assert!(!required.split(',').any(|r| r == name), "{} is required", path.display());
+        eprintln!(
+            "skipped: {} is not there; `cargo xtask models {name}` fetches it",
+            path.display()
+        );
+        return None;
+    }
+    Some(load(&path, 0))
+}
+
+/// Ids, greedy text and perplexity; the text may leave the reference at near ties only.
+fn check(name: &str) {
+    let reference = json("real/reference.json");
+    let Some(engine) = engine(name, &reference) else { return };
+    let mut state = engine.new_state().unwrap();
+    for prompt in reference["prompts"].as_array().unwrap() {
+        let (text, golden) = (prompt["prompt"].as_str().unwrap(), &prompt["answers"][name]);
+        let ids = engine.tokenizer().encode(text, EncodeOptions::PROMPT).unwrap();
+        let want: Vec<u32> = serde_json::from_value(golden["prompt_ids"].clone()).unwrap();
+        assert_eq!(ids, want, "prompt ids of {text:?}");
+        state.truncate(0);
+        compare_text(&engine, &mut state, &ids, golden["greedy_text"].as_str().unwrap());
+    }
+    let text = std::fs::read_to_string(fixtures().join("real/book-held.txt")).unwrap();
+    let tokenizer = engine.tokenizer();
+    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    let options = PerplexityOptions { n_ctx: CONTEXT, max_chunks: Some(CHUNKS), bos };
+    let ids = tokenizer.encode(&text, EncodeOptions::PROMPT).unwrap();
+    let mut go_on = |_: &Perplexity| ControlFlow::Continue(());
+    let got = perplexity(&engine, &mut state, &ids, &options, &mut go_on).unwrap().ppl;
+    let want = reference["perplexity"]["values"][name]["ppl"].as_f64().unwrap();
+    println!("{name}: perplexity {got:.4}, reference {want}");
+    assert!((got / want - 1.0).abs() < 0.005, "perplexity {got}, reference {want}");
+}
+
+/// The reference's first 16 tokens are what greedy decoding gives, or nearly tie with it.
+fn compare_text(engine: &Engine, state: &mut ls_engine::State, ids: &[u32], want: &str) {
+    /// Logits this near may change places when activations are rounded differently.
+    const NEAR: f32 = 0.35;
+    let options = EncodeOptions { add_special: false, parse_special: true };
+    // Encoding the text again need not give the tokens that were generated, so texts are compared.
+    let mut got = Vec::new();
+    let mut logits = engine.prefill(state, ids).unwrap();
+    for _ in 0..16 {
+        let token = argmax(logits).unwrap();
+        got.push(token);
+        let text = engine.tokenizer().decode(&got).unwrap();
+        if !want.starts_with(text.trim_end_matches('\u{fffd}')) {
+            let so_far = engine.tokenizer().decode(&got[..got.len() - 1]).unwrap();
+            let rest = want.strip_prefix(&so_far).expect("agreed so far");
+            let other = engine.tokenizer().encode(rest, options).unwrap()[0];
+            let (ours, theirs) = (logits[token as usize], logits[other as usize]);
+            println!("after {so_far:?}: {text:?} at {ours}, the reference's token at {theirs}");
+            assert!(ours - theirs < NEAR, "not a near tie: {text:?} against {want:?}");
+            return;
+        }
+        logits = engine.decode(state, token).unwrap();
+    }
+}
+
+#[test]
+fn smollm2_matches_the_reference() {
+    check("smollm2");
+}
+
+#[test]
+fn qwen_0_5b_matches_the_reference() {
+    check("qwen05");
+}
+
+#[test]
+fn qwen_1_5b_matches_the_reference() {
+    check("qwen15");
+}
+
+#[test]
+fn gemma3_matches_the_reference() {
+    check("gemma3");
+}

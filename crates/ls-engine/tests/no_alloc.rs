@@ -1,0 +1,31 @@
+//! Steady decoding allocates nothing.
+
+use std::alloc::System;
+
+use ls_engine::{Engine, LoadOptions};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+// The only test of its program: the allocator counts what every thread does.
+#[test]
+fn decode_does_not_allocate() {
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    for model in ["tiny-book.gguf", "models/gemma3.gguf", "models/q4_k.gguf", "models/f16.gguf"] {
+        let options = LoadOptions { threads: 2, context: 128, ..LoadOptions::default() };
+        let engine = Engine::load(&fixtures.join(model), &options).unwrap();
+        let mut state = engine.new_state().unwrap();
+        engine.prefill(&mut state, &[5; 40]).unwrap();
+        // The first steps make each thread's scratch memory.
+        for _ in 0..20 {
+            engine.decode(&mut state, 7).unwrap();
+        }
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..50 {
+            engine.decode(&mut state, 7).unwrap();
+        }
+        let change = region.change();
+        assert_eq!((change.allocations, change.reallocations), (0, 0), "{model}: {change:?}");
+    }
+}

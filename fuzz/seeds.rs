@@ -1,0 +1,109 @@
+//! Writes the seeds: the smallest valid files of every architecture.
+
+use std::fs;
+use std::path::Path;
+
+use ls_model::TensorType;
+use ls_model::gguf::write::Writer;
+
+/// Sizes of a model; small, so that seeds stay small.
+const WIDTH: usize = 4;
+const FF: usize = 6;
+const VOCAB: usize = 5;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    for name in ["gguf", "safetensors_header"] {
+        fs::create_dir_all(root.join(name))?;
+    }
+    for arch in ["llama", "qwen2", "qwen3", "gemma3"] {
+        model(arch)?.write(&root.join("gguf").join(format!("{arch}.gguf")))?;
+    }
+    quantised()?.write(&root.join("gguf/quantised.gguf"))?;
+    let safetensors = root.join("safetensors_header");
+    fs::write(safetensors.join("empty"), with_header("{}", 0))?;
+    let one = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}"#;
+    fs::write(safetensors.join("one"), with_header(one, 8))?;
+    let three = concat!(
+        r#"{"model.norm.weight":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},"#,
+        r#""b":{"dtype":"F16","shape":[],"data_offsets":[6,8]},"#,
+        r#""c\u00e9":{"dtype":"F32","shape":[1,0],"data_offsets":[8,8]}}"#
+    );
+    fs::write(safetensors.join("three"), with_header(three, 8))?;
+    Ok(())
+}
+
+fn with_header(json: &str, n_data: usize) -> Vec<u8> {
+    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(json.as_bytes());
+    bytes.resize(bytes.len() + n_data, 0);
+    bytes
+}
+
+/// A model of one layer with two heads.
+fn model(arch: &str) -> Result<Writer<'static>, Box<dyn std::error::Error>> {
+    let mut writer = Writer::new();
+    writer.alignment(8)?;
+    writer.value("general.architecture", arch);
+    for (key, value) in [
+        ("block_count", 1),
+        ("embedding_length", WIDTH),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+        ("feed_forward_length", FF),
+        ("context_length", 16),
+        ("attention.sliding_window", 8),
+    ] {
+        writer.value(&format!("{arch}.{key}"), value as u32);
+    }
+    writer.value(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-5_f32);
+    writer.value(&format!("{arch}.rope.scaling.type"), "linear");
+    writer.value(&format!("{arch}.rope.scaling.factor"), 2_f32);
+    writer.value("tokenizer.ggml.tokens", ["a", "b", "<s>"].map(str::to_owned).to_vec());
+    writer.value("tokenizer.ggml.scores", vec![0_f32, -1.0, 0.5]);
+    writer.value("tokenizer.ggml.token_type", vec![1_i32, 1, 3]);
+    let mut tensors: Vec<(&str, Vec<usize>)> = vec![
+        ("token_embd.weight", vec![VOCAB, WIDTH]),
+        ("output_norm.weight", vec![WIDTH]),
+        ("blk.0.attn_norm.weight", vec![WIDTH]),
+        ("blk.0.attn_q.weight", vec![WIDTH, WIDTH]),
+        ("blk.0.attn_k.weight", vec![WIDTH / 2, WIDTH]),
+        ("blk.0.attn_v.weight", vec![WIDTH / 2, WIDTH]),
+        ("blk.0.attn_output.weight", vec![WIDTH, WIDTH]),
+        ("blk.0.ffn_norm.weight", vec![WIDTH]),
+        ("blk.0.ffn_gate.weight", vec![FF, WIDTH]),
+        ("blk.0.ffn_up.weight", vec![FF, WIDTH]),
+        ("blk.0.ffn_down.weight", vec![WIDTH, FF]),
+    ];
+    tensors.extend(match arch {
+        "qwen2" => vec![
+            ("blk.0.attn_q.bias", vec![WIDTH]),
+            ("blk.0.attn_k.bias", vec![WIDTH / 2]),
+            ("blk.0.attn_v.bias", vec![WIDTH / 2]),
+        ],
+        "qwen3" | "gemma3" => vec![
+            ("blk.0.attn_q_norm.weight", vec![WIDTH / 2]),
+            ("blk.0.attn_k_norm.weight", vec![WIDTH / 2]),
+        ],
+        _ => vec![],
+    });
+    if arch == "gemma3" {
+        tensors.push(("blk.0.post_attention_norm.weight", vec![WIDTH]));
+        tensors.push(("blk.0.post_ffw_norm.weight", vec![WIDTH]));
+    }
+    for (name, shape) in tensors {
+        let n_bytes = 2 * shape.iter().product::<usize>();
+        writer.tensor(name, TensorType::F16, &shape, vec![0; n_bytes])?;
+    }
+    Ok(writer)
+}
+
+/// One block of every type.
+fn quantised() -> Result<Writer<'static>, Box<dyn std::error::Error>> {
+    let mut writer = Writer::new();
+    for dtype in TensorType::ALL {
+        let data = vec![0; dtype.block_bytes()];
+        writer.tensor(dtype.name(), dtype, &[1, dtype.block_len()], data)?;
+    }
+    Ok(writer)
+}
