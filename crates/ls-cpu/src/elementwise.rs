@@ -69,7 +69,7 @@ fn gate_silu(gate: &mut [f32], up: &[f32]) {
 #[inline(always)]
 fn gate_gelu(gate: &mut [f32], up: &[f32]) {
     // 0.5 · (1 + tanh(z)) = sigmoid(2z), z = sqrt(2/π) · (x + 0.044715 x³).
-    const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_1;
+    const TWO_SQRT_2_OVER_PI: f32 = 1.595_769;
     for (g, u) in gate.iter_mut().zip(up) {
         let x = *g;
         let z = TWO_SQRT_2_OVER_PI * x * (1.0 + 0.044_715 * x * x);

@@ -3,7 +3,7 @@
 //! Scales and mins come out exact (an f16 times a few bits fits an f32), so dequantising through
 //! this form rounds as the formats' definition does.
 
-use half::{bf16, f16};
+use half::bf16;
 
 use crate::Format;
 
@@ -24,7 +24,24 @@ impl Default for Unpacked {
 
 #[inline(always)]
 fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+    f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]]))
+}
+
+/// Converts without asking the processor for its features, which would be a call for every block.
+#[inline(always)]
+fn f16_to_f32(bits: u16) -> f32 {
+    const TWO_TO_MINUS_24: f32 = f32::from_bits((127 - 24) << 23);
+    let magnitude = u32::from(bits & 0x7fff);
+    // Exponents have 5 bits, biased by 15, there and 8 bits, biased by 127, here.
+    let normal = (magnitude << 13) + ((127 - 15) << 23);
+    let subnormal = (magnitude as f32 * TWO_TO_MINUS_24).to_bits();
+    let infinite = normal | 0x7f80_0000;
+    let out = match magnitude {
+        0..0x400 => subnormal,
+        0x400..0x7c00 => normal,
+        _ => infinite,
+    };
+    f32::from_bits(out | u32::from(bits & 0x8000) << 16)
 }
 
 /// Unpacks one block of a quantised `format` (`format.block_bytes()` bytes) into `out`.
@@ -121,9 +138,9 @@ fn fifth_bits(bits: u32, q: &mut [u8; 256]) {
 #[inline(always)]
 fn unpack_q2_k(block: &[u8; 84], out: &mut Unpacked) {
     let (d, dmin) = (half_at(block, 80), half_at(block, 82));
-    for i in 0..16 {
-        out.scale[i] = d * f32::from(block[i] & 15);
-        out.min[i] = -dmin * f32::from(block[i] >> 4);
+    for (i, both) in block[..16].iter().enumerate() {
+        out.scale[i] = d * f32::from(both & 15);
+        out.min[i] = -dmin * f32::from(both >> 4);
     }
     for half in 0..2 {
         let from = &block[16 + 32 * half..][..32];
@@ -238,7 +255,7 @@ pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) {
         }
         Format::F16 => {
             for (o, b) in out.iter_mut().zip(row.as_chunks::<2>().0) {
-                *o = f16::from_le_bytes(*b).to_f32();
+                *o = f16_to_f32(u16::from_le_bytes(*b));
             }
         }
         Format::BF16 => {
@@ -256,6 +273,22 @@ pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) {
                     *o = unpacked.scale[half] * f32::from(unpacked.q[i]) + unpacked.min[half];
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn every_f16_converts_as_its_type_does() {
+        for bits in 0..=u16::MAX {
+            let (want, got) = (f16::from_bits(bits).to_f32(), f16_to_f32(bits));
+            let equal = want.to_bits() == got.to_bits() || (want.is_nan() && got.is_nan());
+            assert!(equal, "{bits:#06x}: {got} for {want}");
         }
     }
 }

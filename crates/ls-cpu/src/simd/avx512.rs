@@ -254,7 +254,7 @@ half_scales!(
         let low: &[u8; 64] = part(block, 64 * half);
         let low = both(load(part(low, 0)), load(part(low, 32)));
         let high = _mm512_broadcast_i64x4(load(part(block, 128 + 32 * half)));
-        let (low, high) = if pair % 2 == 0 {
+        let (low, high) = if pair.is_multiple_of(2) {
             // Bits 0, 1 for the first group, 2, 3 for the second.
             (low, both_shifted_left::<4, 2>(high))
         } else {
@@ -270,11 +270,11 @@ half_scales!(
 half_scales!(
     dot_q2_k,
     84,
-    -1.0,
+    1.0,
     |block| {
         let (bytes, low) = (load16(part(block, 0)), _mm_set1_epi8(15));
         let min = _mm_and_si128(_mm_srli_epi16::<4>(bytes), low);
-        (_mm_and_si128(bytes, low), half_at(block, 80), min, half_at(block, 82))
+        (_mm_and_si128(bytes, low), half_at(block, 80), min, -half_at(block, 82))
     },
     |block, pair| {
         let bytes = _mm512_broadcast_i64x4(load(part(block, 16 + 32 * (pair / 2))));
@@ -302,7 +302,7 @@ half_scales!(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn two_bits(bytes: __m512i, pair: usize) -> __m512i {
-    if pair % 2 == 0 {
+    if pair.is_multiple_of(2) {
         both_shifted_right::<0, 2>(bytes)
     } else {
         both_shifted_right::<4, 6>(bytes)

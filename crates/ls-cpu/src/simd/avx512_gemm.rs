@@ -144,10 +144,10 @@ pub(super) fn gemm_f<const T: usize>(
     let mut acc = [_mm512_setzero_ps(); T];
     for (c, w) in tile.float.as_chunks::<TILE_ROWS>().0[..tile.cols].iter().enumerate() {
         let w = load_ps16(w);
-        for t in 0..T {
+        for (t, acc) in acc.iter_mut().enumerate() {
             // SAFETY: `x` has `T` rows of `tile.cols`, and `c` is below that.
             let x = unsafe { *x.as_ptr().add(t * tile.cols + c) };
-            acc[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x), acc[t]);
+            *acc = _mm512_fmadd_ps(w, _mm512_set1_ps(x), *acc);
         }
     }
     for (out, acc) in out.iter_mut().zip(acc) {
