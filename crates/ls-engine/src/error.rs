@@ -1,6 +1,8 @@
 //! What can go wrong between a model's path and its answer.
 
-use ls_model::ModelError;
+use std::path::PathBuf;
+
+use ls_model::{ModelError, TokenizerError};
 
 /// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
@@ -9,6 +11,14 @@ pub enum EngineError {
     /// The model's files cannot be used.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The model's tokenizer cannot be used.
+    #[error("{}: {source}", path.display())]
+    Tokenizer {
+        /// The model.
+        path: PathBuf,
+        /// What is wrong with its tokenizer.
+        source: TokenizerError,
+    },
     /// A tensor that the configuration calls for is not there.
     #[error("tensor {tensor} is missing; the file is incomplete, fetch or convert it again")]
     MissingTensor {

@@ -49,11 +49,13 @@ impl Engine {
         let config = model.config();
         // The tokenizer takes as long as everything else together.
         let (tokenizer, weights) = std::thread::scope(|scope| {
-            let tokenizer = scope.spawn(|| model.tokenizer());
+            let tokenizer = scope.spawn(|| Tokenizer::from_model(&model));
             let weights = Weights::load(&model, config);
             (tokenizer.join(), weights)
         });
-        let tokenizer = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let tokenizer = tokenizer
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map_err(|source| EngineError::Tokenizer { path: path.to_owned(), source })?;
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,

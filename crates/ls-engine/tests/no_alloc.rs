@@ -1,5 +1,7 @@
 //! Steady decoding allocates nothing.
 
+#![allow(clippy::unwrap_used)]
+
 use std::alloc::System;
 
 use ls_engine::{Engine, LoadOptions};

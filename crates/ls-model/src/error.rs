@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::TensorType;
 use crate::gguf::{GgufError, MetadataError};
 use crate::safetensors::SafetensorsError;
-use crate::{TensorType, TokenizerError};
 
 /// Errors of reading and writing model files.
 ///
@@ -215,20 +215,6 @@ pub enum ModelError {
         expected: &'static str,
         /// The type that it has.
         found: TensorType,
-    },
-    /// The model's tokenizer cannot be used.
-    #[error("{}: {source}", path.display())]
-    Tokenizer {
-        /// The file that describes it.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: TokenizerError,
-    },
-    /// The folder has no tokenizer.
-    #[error("{} is missing; fetch it from where the model came from", path.display())]
-    NoTokenizer {
-        /// The file that is looked for.
-        path: PathBuf,
     },
     /// The file was cut after it was opened.
     #[error("{}: tensor {tensor:?} ends at byte {end}, but the file was cut from {expected} to {found} bytes since it was opened; open it again", path.display())]

@@ -9,7 +9,6 @@ use crate::safetensors::{self, Folder};
 use crate::schema;
 use crate::shared::SharedTensor;
 use crate::tensor::{Tensor, TensorInfo};
-use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
 
 /// Where a model's settings and tokenizer come from.
@@ -18,7 +17,7 @@ pub enum Source {
     /// A GGUF file: the metadata, of the first part if there are several.
     Gguf(Metadata),
     /// A Hugging Face folder.
-    Safetensors(Folder),
+    Safetensors(Box<Folder>),
 }
 
 /// An open model: configuration, tensors, and what its tokenizer is made from.
@@ -120,18 +119,6 @@ impl ModelFile {
         self.weights.info(name).map(|info| self.weights.share(info)).transpose()
     }
 
-    /// The model's tokenizer.
-    ///
-    /// # Errors
-    /// Its description is missing, damaged or of an unsupported kind.
-    pub fn tokenizer(&self) -> Result<Tokenizer, ModelError> {
-        match &self.source {
-            Source::Gguf(metadata) => Tokenizer::from_gguf(metadata)
-                .map_err(|source| ModelError::Tokenizer { path: self.path.clone(), source }),
-            Source::Safetensors(folder) => folder.tokenizer(),
-        }
-    }
-
     /// Looks whether the files still hold all tensors. Cheap enough to call before each prompt.
     ///
     /// Reading a tensor from a file that was cut meanwhile ends the process (SIGBUS); this
@@ -154,7 +141,7 @@ fn open_folder(path: &Path) -> Result<(Source, Config, Weights), ModelError> {
     let folder = Folder::read(path)?;
     let config = config::from_folder(&folder)?;
     let weights = safetensors::open(&folder, config.arch)?;
-    Ok((Source::Safetensors(folder), config, weights))
+    Ok((Source::Safetensors(Box::new(folder)), config, weights))
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ struct TensorRow<'a> {
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let model = ModelFile::open(&args.model)?;
-    let tokenizer = model.tokenizer()?;
+    let tokenizer = Tokenizer::from_model(&model)?;
     let config = model.config();
     let report = Report {
         name: &config.name,

@@ -1,5 +1,7 @@
 //! Every format against the values that an independent implementation reads from the same bytes.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 
 use ls_cpu::{Activations, Cpu, Format, Isa, Matrix, dequantize_row};

@@ -1,5 +1,7 @@
 //! The engine on whole models: tiny generated ones, and real ones where they are.
 
+#![allow(clippy::unwrap_used)]
+
 mod consistency;
 mod golden;
 mod real;

@@ -10,7 +10,6 @@ use crate::ModelError;
 use crate::config::Architecture;
 use crate::json::{Settings, read_file, read_settings};
 use crate::map::Mapping;
-use crate::tokenizer::{HuggingFaceFiles, Tokenizer};
 use crate::weights::Weights;
 
 /// Longest tokenizer.json that is read; the largest real ones have about 35 MB.
@@ -74,22 +73,6 @@ impl Folder {
     /// It cannot be read, is a git-lfs pointer or too long.
     pub fn read_tokenizer(&self) -> Result<Option<Vec<u8>>, ModelError> {
         read_file(&self.tokenizer_path(), MAX_TOKENIZER)
-    }
-}
-
-impl Folder {
-    /// The tokenizer that tokenizer.json and the files beside it describe.
-    pub(crate) fn tokenizer(&self) -> Result<Tokenizer, ModelError> {
-        let path = self.tokenizer_path();
-        let Some(tokenizer) = self.read_tokenizer()? else {
-            return Err(ModelError::NoTokenizer { path });
-        };
-        Tokenizer::from_hugging_face(&HuggingFaceFiles {
-            tokenizer: &tokenizer,
-            tokenizer_config: self.tokenizer_config(),
-            generation_config: self.generation_config(),
-        })
-        .map_err(|source| ModelError::Tokenizer { path, source })
     }
 }
 
