@@ -1,4 +1,34 @@
 //! Joins model files and compute into load, prefill and decode.
+//!
+//! An [`Engine`] is a loaded model: it never changes and can be shared. A [`State`] is one sequence
+//! with all the memory that its tokens need. It knows nothing of command lines or terminals, prints
+//! nothing and keeps nothing global.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use ls_engine::{Engine, LoadOptions, argmax};
+//! use ls_model::tokenizer::EncodeOptions;
+//!
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-book.gguf");
+//! let engine = Engine::load(Path::new(model), &LoadOptions::default())?;
+//! let mut state = engine.new_state()?;
+//! let prompt = engine.tokenizer().encode("The Rust", EncodeOptions::PROMPT)?;
+//! let mut next = argmax(engine.prefill(&mut state, &prompt)?)?;
+//! for _ in 0..8 {
+//!     print!("{}", engine.tokenizer().decode(&[next])?);
+//!     next = argmax(engine.decode(&mut state, next)?)?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`generate`] does this with sampling, stop strings, and text that never ends in half a
+//! character; [`perplexity`] measures as llama.cpp's tool does.
+//!
+//! # What holds
+//! - Weights stay in the mapped file; no dequantised copy of a matrix exists.
+//! - [`Engine::decode`] allocates nothing.
+//! - A call that is refused leaves the state as it was.
 
 mod error;
 mod forward;
