@@ -93,6 +93,7 @@ pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
 
 /// Stores factors that are broadcast from memory later. Broadcasting loads are free beside the
 /// arithmetic; the compiler would rather keep the vector and shuffle it, on the busiest ports.
+/// Blocks of 32 gain by it; the K formats do not, and lose on some processors.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn to_memory(x: &mut [f32; 8], v: __m256) {
@@ -252,7 +253,7 @@ fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>) -> f32
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
         let (scale, min) = scales_k4(block);
         let mut factor = [0f32; 8];
-        to_memory(&mut factor, _mm256_mul_ps(_mm256_mul_ps(u8_to_ps(scale), d), load_ps(a.d)));
+        store_ps(&mut factor, _mm256_mul_ps(_mm256_mul_ps(u8_to_ps(scale), d), load_ps(a.d)));
         mins = _mm256_fmadd_ps(_mm256_mul_ps(u8_to_ps(min), dmin), load_ps(a.sum32), mins);
         let high = if HIGH { load(part(block, 16)) } else { _mm256_setzero_si256() };
         let base = if HIGH { 48 } else { 16 };
@@ -329,7 +330,7 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
         let scales = HalfScales::new(scales);
         let mut factor = [0f32; 8];
-        to_memory(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
+        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
         macro_rules! half {
             ($h:literal) => {
                 let (l, l_b) = (load(part(block, 64 * $h)), load(part(block, 64 * $h + 32)));
@@ -381,7 +382,7 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         mins = _mm256_fmadd_ps(half_mins(min, &a), _mm256_set1_ps(dmin), mins);
         let scales = HalfScales::new(_mm_and_si128(scales, low));
         let mut factor = [0f32; 8];
-        to_memory(&mut factor, _mm256_mul_ps(load_ps(a.d), _mm256_set1_ps(d)));
+        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), _mm256_set1_ps(d)));
         for half in 0..2 {
             let b = load(part(block, 16 + 32 * half));
             let shifted = [
@@ -414,7 +415,7 @@ fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
         let scales = HalfScales::new(scales);
         let mut factor = [0f32; 8];
-        to_memory(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
+        store_ps(&mut factor, _mm256_mul_ps(load_ps(a.d), d));
         let mut high = load(part(block, 0));
         for half in 0..2 {
             let mut b = load(part(block, 32 + 32 * half));
