@@ -53,3 +53,8 @@ pub use rng::Pcg32;
 pub use sample::{SampleError, SampleParams, Sampler, argmax};
 pub use state::State;
 pub use stop::{Passed, StopFilter};
+
+/// The README's example is compiled with the doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
