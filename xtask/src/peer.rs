@@ -17,7 +17,7 @@ pub fn python() -> Result<PathBuf> {
     if is_complete(&python) {
         return Ok(python);
     }
-    setup::need_python()?;
+    setup::need_venv()?;
     setup::need_cxx()?;
     println!("Building llama-cpp-python in {} (about ten minutes, once)…", folder.display());
     workspace::run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;

@@ -7,10 +7,19 @@ use anyhow::{Result, bail};
 
 use crate::workspace;
 
-/// Makes sure that `python3` with pip and venv is there.
-pub fn need_python() -> Result<()> {
-    let has = |module: &str| works("python3", &["-c", &format!("import {module}")]);
-    if has("pip") && has("venv") && has("ensurepip") {
+/// Makes sure that `python3` with pip is there.
+pub fn need_pip() -> Result<()> {
+    need_modules(&["pip"])
+}
+
+/// Makes sure that `python3` can make virtual environments with pip in them.
+pub fn need_venv() -> Result<()> {
+    need_modules(&["pip", "venv", "ensurepip"])
+}
+
+fn need_modules(modules: &[&str]) -> Result<()> {
+    let has = |module: &&str| works("python3", &["-c", &format!("import {module}")]);
+    if modules.iter().all(has) {
         return Ok(());
     }
     install("Python 3 with pip and venv", &["python3", "python3-pip", "python3-venv"])
@@ -22,14 +31,6 @@ pub fn need_cxx() -> Result<()> {
         return Ok(());
     }
     install("a C++ compiler", &["g++"])
-}
-
-/// Makes sure that there is the linker that rustc calls.
-pub fn need_linker() -> Result<()> {
-    if works("cc", &["--version"]) {
-        return Ok(());
-    }
-    install("a C compiler (rustc links with it)", &["gcc", "libc6-dev"])
 }
 
 fn works(program: &str, args: &[&str]) -> bool {

@@ -80,6 +80,18 @@ thread_local! {
 }
 
 impl Cpu {
+    /// Lets each thread allocate what attention over up to `positions` positions needs, so that
+    /// decoding allocates nothing from its first token on.
+    pub fn reserve(&self, positions: usize) {
+        self.pool.on_each_thread(&|| {
+            SCORES.with_borrow_mut(|scores| {
+                if scores.len() < QUERIES * positions {
+                    scores.resize(QUERIES * positions, 0.0);
+                }
+            });
+        });
+    }
+
     /// Attention of `n` queries at positions `start..start + n`, whose keys and values are in the
     /// cache already. `q` and `out` are `[n, n_heads, head_dim]`.
     ///

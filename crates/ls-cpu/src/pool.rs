@@ -118,7 +118,8 @@ impl Pool {
         let last = shared.open.load(Ordering::Relaxed) >> UNCLAIMED_BITS;
         let open = last.wrapping_add(1) << UNCLAIMED_BITS | n_tasks as u64;
         shared.open.store(open, Ordering::Release);
-        self.workers.iter().for_each(|w| w.thread().unpark());
+        // The caller takes a task itself.
+        self.workers.iter().take(n_tasks - 1).for_each(|w| w.thread().unpark());
         while shared.work_once() {}
         let mut spins = 0;
         while shared.done.load(Ordering::Acquire) != n_tasks {
@@ -134,6 +135,19 @@ impl Pool {
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
+    }
+
+    /// Calls `task` once on each thread.
+    pub(crate) fn on_each_thread(&self, task: &(dyn Fn() + Sync)) {
+        let (threads, arrived) = (self.threads(), AtomicUsize::new(0));
+        self.run(threads, &|_| {
+            task();
+            // Whoever waits here claims no second task, so each thread gets one.
+            arrived.fetch_add(1, Ordering::Relaxed);
+            while arrived.load(Ordering::Relaxed) < threads {
+                std::thread::yield_now();
+            }
+        });
     }
 
     /// Splits `out` into chunks of `chunk` elements (the last may be shorter) and calls
@@ -270,6 +284,14 @@ mod tests {
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 200));
             }
         }
+    }
+
+    #[test]
+    fn every_thread_is_reached() {
+        let pool = Pool::new(3).unwrap();
+        let seen = Mutex::new(std::collections::HashSet::new());
+        pool.on_each_thread(&|| assert!(seen.lock().unwrap().insert(std::thread::current().id())));
+        assert_eq!(seen.into_inner().unwrap().len(), 3);
     }
 
     #[test]

@@ -106,6 +106,7 @@ impl Engine {
     ///
     /// None yet; a memory budget may refuse it later.
     pub fn new_state(&self) -> Result<State, EngineError> {
+        self.cpu.reserve(self.context);
         Ok(State::new(self.config(), self.context))
     }
 

@@ -37,19 +37,28 @@ fn engine(name: &str, reference: &serde_json::Value) -> Option<Engine> {
     Some(load(&path, 0))
 }
 
-/// Ids, greedy text and perplexity; the text may leave the reference at near ties only.
-fn check(name: &str) {
+/// Ids, greedy text and perplexity; the text may leave the reference at near ties only, and
+/// must not for at least `exact` of the five prompts.
+///
+/// Where sums are ordered differently, activations round differently, and a small model's near
+/// ties fall differently: llama.cpp itself repeats 1, 5, 5 and 3 of its own texts on another
+/// processor, and the same weights in F32 give 3, 5, 5 and 3 (docs/benchmarks.md).
+fn check(name: &str, exact: usize) {
     let reference = json("real/reference.json");
     let Some(engine) = engine(name, &reference) else { return };
     let mut state = engine.new_state().unwrap();
+    let mut equal = 0;
     for prompt in reference["prompts"].as_array().unwrap() {
         let (text, golden) = (prompt["prompt"].as_str().unwrap(), &prompt["answers"][name]);
         let ids = engine.tokenizer().encode(text, EncodeOptions::PROMPT).unwrap();
         let want: Vec<u32> = serde_json::from_value(golden["prompt_ids"].clone()).unwrap();
         assert_eq!(ids, want, "prompt ids of {text:?}");
         state.truncate(0);
-        compare_text(&engine, &mut state, &ids, golden["greedy_text"].as_str().unwrap());
+        let text = golden["greedy_text"].as_str().unwrap();
+        equal += usize::from(is_equal(&engine, &mut state, &ids, text));
     }
+    println!("{name}: {equal} of 5 texts equal");
+    assert!(equal >= exact, "{name}: only {equal} of 5 texts equal the reference's");
     let text = std::fs::read_to_string(fixtures().join("real/book-held.txt")).unwrap();
     let tokenizer = engine.tokenizer();
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
@@ -62,8 +71,9 @@ fn check(name: &str) {
     assert!((got / want - 1.0).abs() < 0.005, "perplexity {got}, reference {want}");
 }
 
-/// The reference's first 16 tokens are what greedy decoding gives, or nearly tie with it.
-fn compare_text(engine: &Engine, state: &mut ls_engine::State, ids: &[u32], want: &str) {
+/// Whether the reference's first 16 tokens are what greedy decoding gives; where not, they nearly
+/// tie with it.
+fn is_equal(engine: &Engine, state: &mut ls_engine::State, ids: &[u32], want: &str) -> bool {
     /// Logits this near may change places when activations are rounded differently.
     const NEAR: f32 = 0.35;
     let options = EncodeOptions { add_special: false, parse_special: true };
@@ -81,28 +91,29 @@ fn compare_text(engine: &Engine, state: &mut ls_engine::State, ids: &[u32], want
             let (ours, theirs) = (logits[token as usize], logits[other as usize]);
             println!("after {so_far:?}: {text:?} at {ours}, the reference's token at {theirs}");
             assert!(ours - theirs < NEAR, "not a near tie: {text:?} against {want:?}");
-            return;
+            return false;
         }
         logits = engine.decode(state, token).unwrap();
     }
+    true
 }
 
 #[test]
 fn smollm2_matches_the_reference() {
-    check("smollm2");
+    check("smollm2", 0);
 }
 
 #[test]
 fn qwen_0_5b_matches_the_reference() {
-    check("qwen05");
+    check("qwen05", 4);
 }
 
 #[test]
 fn qwen_1_5b_matches_the_reference() {
-    check("qwen15");
+    check("qwen15", 4);
 }
 
 #[test]
 fn gemma3_matches_the_reference() {
-    check("gemma3");
+    check("gemma3", 1);
 }
