@@ -2,8 +2,6 @@
 
 use std::cell::RefCell;
 
-use half::f16;
-
 use crate::elementwise::softmax;
 use crate::pool::Split;
 use crate::{Cpu, simd};
@@ -38,22 +36,28 @@ impl KvCache {
         self.capacity
     }
 
-    /// Stores the keys and values of one position; each is `[n_kv_heads, head_dim]`.
+    /// Stores the keys and values of positions from `start` on; each is `[n, n_kv_heads,
+    /// head_dim]`.
     ///
     /// # Panics
     ///
-    /// If the position is beyond the capacity or the lengths do not fit.
-    pub fn store(&mut self, position: usize, key: &[f32], value: &[f32]) {
-        let d = self.head_dim;
-        assert!(position < self.capacity, "position {position} of {}", self.capacity);
-        assert_eq!((key.len(), value.len()), (self.n_kv_heads * d, self.n_kv_heads * d));
-        for h in 0..self.n_kv_heads {
-            let at = (h * self.capacity + position) * d;
-            let rows = [(&mut self.keys, key), (&mut self.values, value)];
-            for (to, from) in rows {
-                for (to, x) in to[at..at + d].iter_mut().zip(&from[h * d..]) {
-                    *to = f16::from_f32(*x).to_bits();
+    /// If a position is beyond the capacity or the lengths do not fit.
+    pub fn store(&mut self, cpu: &Cpu, start: usize, keys: &[f32], values: &[f32]) {
+        let (d, width) = (self.head_dim, self.n_kv_heads * self.head_dim);
+        let n = keys.len() / width;
+        assert_eq!((keys.len(), values.len()), (n * width, n * width), "keys and values");
+        assert!(start + n <= self.capacity, "positions up to {} of {}", start + n, self.capacity);
+        for (to, from) in [(&mut self.keys, keys), (&mut self.values, values)] {
+            let head = |head: usize, to: &mut [u16]| {
+                for (t, to) in to[start * d..].chunks_exact_mut(d).take(n).enumerate() {
+                    simd::to_f16(cpu.isa, &from[t * width + head * d..][..d], to);
                 }
+            };
+            if n == 1 {
+                // Less work than handing it over.
+                to.chunks_mut(self.capacity * d).enumerate().for_each(|(i, to)| head(i, to));
+            } else {
+                cpu.pool.for_each_chunk(to, self.capacity * d, &head);
             }
         }
     }
@@ -166,5 +170,82 @@ impl Cpu {
             let out: [&mut [f32]; Q] = std::array::from_fn(|i| unsafe { out.slice(at(i), d) });
             simd::weighted_sums(self.isa, scores, values, out);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Isa;
+
+    /// Ordinary values that f16 holds exactly.
+    fn values(n: usize, seed: usize) -> Vec<f32> {
+        let value = |i: usize| ((i * 7919 + seed * 104_729) % 513) as f32 / 256.0 - 1.0;
+        (0..n).map(|i| f16::from_f32(value(i)).to_f32()).collect()
+    }
+
+    /// The definition, in f64.
+    #[allow(clippy::too_many_arguments)] // a formula's variables
+    fn naive(
+        shape: AttentionShape,
+        n_kv_heads: usize,
+        d: usize,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        position: usize,
+        head: usize,
+    ) -> Vec<f64> {
+        let kv = head / (shape.n_heads / n_kv_heads);
+        let row = |x: &[f32], p: usize| -> Vec<f64> {
+            let at = (p * n_kv_heads + kv) * d;
+            x[at..at + d].iter().map(|x| f64::from(*x)).collect()
+        };
+        let first = shape.window.map_or(0, |w| (position + 1).saturating_sub(w));
+        let weight = |p: usize| {
+            let dot: f64 = row(k, p).iter().zip(q).map(|(k, q)| k * f64::from(*q)).sum();
+            (f64::from(shape.scale) * dot).exp()
+        };
+        let weights: Vec<f64> = (first..=position).map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        let mut out = vec![0.0; d];
+        for (w, p) in weights.iter().zip(first..) {
+            out.iter_mut().zip(row(v, p)).for_each(|(o, v)| *o += w / sum * v);
+        }
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn attention_matches_its_definition(
+            start in 0usize..9, n in 1usize..11, window in prop::option::of(1usize..7),
+            n_kv_heads in 1usize..4, group in 1usize..4, d in prop::sample::select(vec![4, 8, 24]),
+            seed in 0usize..1000, threads in 1usize..3
+        ) {
+            let (end, kv_width) = (start + n, n_kv_heads * d);
+            let shape = AttentionShape { n_heads: n_kv_heads * group, scale: 0.3, window };
+            let (k, v) = (values(end * kv_width, seed), values(end * kv_width, seed + 1));
+            let q = values(n * shape.n_heads * d, seed + 2);
+            for isa in Isa::available() {
+                let cpu = Cpu::new(threads, isa).unwrap();
+                let mut cache = KvCache::new(n_kv_heads, d, end + 2);
+                cache.store(&cpu, 0, &k[..start * kv_width], &v[..start * kv_width]);
+                cache.store(&cpu, start, &k[start * kv_width..], &v[start * kv_width..]);
+                let mut out = vec![f32::NAN; q.len()];
+                cpu.attention(shape, &cache, start, n, &q, &mut out);
+                for (i, (q, out)) in q.chunks(d).zip(out.chunks(d)).enumerate() {
+                    let (t, head) = (i / shape.n_heads, i % shape.n_heads);
+                    let want = naive(shape, n_kv_heads, d, q, &k, &v, start + t, head);
+                    for (got, want) in out.iter().zip(want) {
+                        prop_assert!((f64::from(*got) - want).abs() < 1e-4, "{isa}: {got} for {want}");
+                    }
+                }
+            }
+        }
     }
 }

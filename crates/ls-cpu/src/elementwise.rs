@@ -106,7 +106,12 @@ fn rms_norm_body(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 }
 
 /// `out = x / rms(x) · weight`, all of one length.
+///
+/// # Panics
+///
+/// If the lengths differ.
 pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert_eq!((weight.len(), out.len()), (x.len(), x.len()), "lengths of weight and output");
     each_isa!(isa, (x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]), rms_norm_body);
 }
 
@@ -119,7 +124,12 @@ fn rms_norm_in_place_body(x: &mut [f32], weight: &[f32], eps: f32) {
 }
 
 /// `x = x / rms(x) · weight`.
+///
+/// # Panics
+///
+/// If the lengths differ.
 pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
+    assert_eq!(weight.len(), x.len(), "length of weight");
     each_isa!(isa, (x: &mut [f32], weight: &[f32], eps: f32), rms_norm_in_place_body);
 }
 
@@ -162,7 +172,12 @@ fn add_body(x: &mut [f32], y: &[f32]) {
 }
 
 /// `x += y`.
+///
+/// # Panics
+///
+/// If the lengths differ.
 pub fn add(isa: Isa, x: &mut [f32], y: &[f32]) {
+    assert_eq!(y.len(), x.len(), "lengths");
     each_isa!(isa, (x: &mut [f32], y: &[f32]), add_body);
 }
 

@@ -69,11 +69,11 @@ impl Cpu {
         self.matmuls(&mut [Product { matrix, out }], x, n);
     }
 
-    /// Several products of the same input, in one parallel region.
+    /// Up to four products of the same input, in one parallel region.
     ///
     /// # Panics
     ///
-    /// If the shapes do not fit.
+    /// If the shapes do not fit, or there are more than four.
     pub fn matmuls(&self, products: &mut [Product<'_, '_>], x: &Activations, n: usize) {
         let rows_per_task = if n < BATCH { self.decode_rows(products) } else { TILE_ROWS };
         let mut n_tasks = 0;

@@ -98,13 +98,14 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// With the panic of a task, once all tasks have ended. With more than 2²⁴ tasks.
+    /// With the first panic of a task (once all tasks have ended, if there are workers). With 2²⁴
+    /// tasks or more.
     pub fn run(&self, n_tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        assert!(n_tasks as u64 <= UNCLAIMED, "{n_tasks} tasks in one region");
         if self.workers.is_empty() || n_tasks <= 1 {
             (0..n_tasks).for_each(task);
             return;
         }
-        assert!(n_tasks as u64 <= UNCLAIMED, "{n_tasks} tasks in one region");
         let region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. The reference is used by holders of a claim, and
@@ -152,6 +153,10 @@ impl Pool {
 
     /// Splits `out` into chunks of `chunk` elements (the last may be shorter) and calls
     /// `task(chunk index, chunk)` for each, in parallel.
+    ///
+    /// # Panics
+    ///
+    /// If `chunk` is zero; as [`Pool::run`].
     pub fn for_each_chunk<T: Send>(
         &self,
         out: &mut [T],
@@ -206,7 +211,13 @@ impl Shared {
         // this task is done too.
         let task = unsafe { *self.task.get() }.expect("an open region has a task");
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task(i))) {
-            *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+            let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *first {
+                None => *first = Some(panic),
+                // Dropping a payload runs code of its own, which might panic: here, with the
+                // region open, that must not be.
+                Some(_) => std::mem::forget(panic),
+            }
         }
         self.done.fetch_add(1, Ordering::Release);
         true
@@ -323,11 +334,15 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            let count = AtomicUsize::new(0);
-            pool.run(10, &|_| {
-                count.fetch_add(1, Ordering::Relaxed);
+            // Each of the two tasks waits for the other: one thread alone would not end.
+            let (arrived, began) = (AtomicUsize::new(0), std::time::Instant::now());
+            pool.run(2, &|_| {
+                arrived.fetch_add(1, Ordering::Relaxed);
+                while arrived.load(Ordering::Relaxed) < 2 {
+                    assert!(began.elapsed().as_secs() < 60, "the worker sleeps on");
+                    std::thread::yield_now();
+                }
             });
-            assert_eq!(count.into_inner(), 10);
         }
     }
 }

@@ -49,6 +49,14 @@ pub enum EngineError {
         /// Why.
         source: std::io::Error,
     },
+    /// The state of a sequence does not fit in memory.
+    #[error("a context of {context} tokens takes {}, which the system does not give; choose a smaller context", bytes.map_or("more bytes than can be counted".to_owned(), |b| format!("{b} bytes")))]
+    Memory {
+        /// Bytes that it would take, if they can be counted.
+        bytes: Option<usize>,
+        /// Tokens of context asked for.
+        context: usize,
+    },
     /// The context is full: no further token fits.
     #[error("the context of {limit} tokens is full; use a larger --context")]
     ContextFull {

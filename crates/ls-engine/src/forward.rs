@@ -29,11 +29,8 @@ impl Forward<'_> {
         }
         for (i, layer) in self.weights.layers.iter().enumerate() {
             self.project(i, layer, b, n);
-            for t in 0..n {
-                let width = b.k.len() / (b.x.len() / d);
-                let row = t * width..(t + 1) * width;
-                state.cache[i].store(start + t, &b.k[row.clone()], &b.v[row]);
-            }
+            let kv = n * self.config.n_kv_heads * self.config.head_dim;
+            state.cache[i].store(self.cpu, start, &b.k[..kv], &b.v[..kv]);
             let shape = AttentionShape {
                 n_heads: self.config.n_heads,
                 scale: self.config.attention_scale,
@@ -84,7 +81,7 @@ impl Forward<'_> {
         self.finish_heads(q, heads, &layer.q_bias, &layer.q_norm, angles);
         self.finish_heads(k, kv_heads, &layer.k_bias, &layer.k_norm, angles);
         if let Some(bias) = &layer.v_bias {
-            v.chunks_exact_mut(kv_heads).for_each(|v| add(cpu.isa(), v, bias));
+            cpu.pool().for_each_chunk(v, kv_heads, &|_, v| add(cpu.isa(), v, bias));
         }
     }
 
@@ -147,12 +144,13 @@ impl Forward<'_> {
     /// Adds a block's output to the residual stream, normalised first where the model does so.
     fn add_delta(&self, norm: &Option<Vec<f32>>, b: &mut Buffers, n: usize) {
         let (d, isa, eps) = (self.config.d_model, self.cpu.isa(), self.config.norm_eps);
-        let rows = b.x.chunks_exact_mut(d).zip(b.delta.chunks_exact_mut(d));
-        for (x, delta) in rows.take(n) {
-            if let Some(norm) = norm {
-                rms_norm_in_place(isa, delta, norm, eps);
-            }
-            add(isa, x, delta);
+        let pool = self.cpu.pool();
+        if let Some(norm) = norm {
+            pool.for_each_chunk(&mut b.delta[..n * d], d, &|_, row| {
+                rms_norm_in_place(isa, row, norm, eps);
+            });
         }
+        let delta = &b.delta;
+        pool.for_each_chunk(&mut b.x[..n * d], d, &|t, x| add(isa, x, &delta[t * d..][..d]));
     }
 }

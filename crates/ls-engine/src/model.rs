@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ls_cpu::{Cpu, Isa};
-use ls_model::{Config, ModelFile, Tokenizer};
+use ls_model::{Config, ModelFile, Tokenizer, TokenizerError};
 
 use crate::forward::Forward;
 use crate::rotary::Frequencies;
@@ -13,6 +13,9 @@ use crate::{EngineError, State};
 
 /// Tokens of context when none are asked for and the model allows more.
 const DEFAULT_CONTEXT: usize = 4096;
+
+/// More threads than any machine has cores for; far more would exhaust the process.
+const MAX_THREADS: usize = 1024;
 
 /// How to load.
 #[derive(Clone, Debug, Default)]
@@ -47,19 +50,17 @@ impl Engine {
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, EngineError> {
         let model = ModelFile::open(path)?;
         let config = model.config();
-        // The tokenizer takes as long as everything else together.
-        let (tokenizer, weights) = std::thread::scope(|scope| {
-            let tokenizer = scope.spawn(|| Tokenizer::from_model(&model));
-            let weights = Weights::load(&model, config);
-            (tokenizer.join(), weights)
-        });
-        let tokenizer = tokenizer
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            .map_err(|source| EngineError::Tokenizer { path: path.to_owned(), source })?;
+        let (tokenizer, weights) = load_parts(&model);
+        let tokenizer =
+            tokenizer.map_err(|source| EngineError::Tokenizer { path: path.to_owned(), source })?;
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
+        if threads > MAX_THREADS {
+            let source = std::io::Error::other(format!("{MAX_THREADS} at most"));
+            return Err(EngineError::Threads { threads, source });
+        }
         let cpu = Cpu::new(threads, options.isa.unwrap_or_else(Isa::detect))
             .map_err(|source| EngineError::Threads { threads, source })?;
         let context = match options.context {
@@ -104,10 +105,11 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// None yet; a memory budget may refuse it later.
+    /// If it would take more memory than the system gives.
     pub fn new_state(&self) -> Result<State, EngineError> {
+        let state = State::new(self.config(), self.context)?;
         self.cpu.reserve(self.context);
-        Ok(State::new(self.config(), self.context))
+        Ok(state)
     }
 
     /// Appends `tokens` and returns the logits after the last of them, `[vocab_size]`.
@@ -196,4 +198,21 @@ impl Engine {
         // The weights are read from the mapped file: were it cut, the process would be killed.
         Ok(self.model.check_whole()?)
     }
+}
+
+/// Tokenizer and weights, side by side: the first takes as long as everything else together.
+fn load_parts(
+    model: &ModelFile,
+) -> (Result<Tokenizer, TokenizerError>, Result<Weights, EngineError>) {
+    std::thread::scope(|scope| {
+        let tokenizer =
+            std::thread::Builder::new().spawn_scoped(scope, || Tokenizer::from_model(model));
+        let weights = Weights::load(model, model.config());
+        let tokenizer = match tokenizer {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            // No thread to be had: one after the other, then.
+            Err(_) => Tokenizer::from_model(model),
+        };
+        (tokenizer, weights)
+    })
 }

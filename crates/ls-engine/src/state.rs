@@ -3,6 +3,7 @@
 use ls_cpu::{Activations, KvCache};
 use ls_model::Config;
 
+use crate::EngineError;
 use crate::rotary::Angles;
 
 /// Prompt tokens that go through the layers together.
@@ -50,13 +51,37 @@ pub(crate) struct Buffers {
     pub angles: [Angles; 2],
 }
 
+/// Bytes of a state; `None` when they cannot be counted in a `usize`.
+fn bytes(config: &Config, capacity: usize) -> Option<usize> {
+    let (heads, kv_heads) = (
+        config.n_heads.checked_mul(config.head_dim)?,
+        config.n_kv_heads.checked_mul(config.head_dim)?,
+    );
+    let batch = BATCH.min(capacity);
+    let cache = kv_heads.checked_mul(capacity)?.checked_mul(config.n_layers)?.checked_mul(4)?;
+    // f32 for each value, and less than as much again for its 8-bit form where there is one.
+    let rows = [config.d_model.checked_mul(4)?, heads.checked_mul(4)?, kv_heads, config.d_ff];
+    let row = rows.into_iter().try_fold(0usize, |sum, n| sum.checked_add(n.checked_mul(8)?))?;
+    let last = LOGIT_ROWS.checked_mul(config.d_model)?.checked_mul(8)?;
+    let logits = config.vocab_size.checked_mul(4)?;
+    cache.checked_add(row.checked_mul(batch)?)?.checked_add(last)?.checked_add(logits)
+}
+
 impl State {
-    pub(crate) fn new(config: &Config, capacity: usize) -> Self {
+    pub(crate) fn new(config: &Config, capacity: usize) -> Result<Self, EngineError> {
+        let bytes = bytes(config, capacity);
+        // Allocations that fail end the process, so the whole of it is asked for once before.
+        let mut probe = Vec::<u8>::new();
+        let fits = bytes.is_some_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
+        if !fits {
+            return Err(EngineError::Memory { bytes, context: capacity });
+        }
+        drop(probe);
         let batch = BATCH.min(capacity);
         let (heads, kv_heads) =
             (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
         let cache = || KvCache::new(config.n_kv_heads, config.head_dim, capacity);
-        Self {
+        Ok(Self {
             len: 0,
             capacity,
             cache: (0..config.n_layers).map(|_| cache()).collect(),
@@ -74,7 +99,7 @@ impl State {
                 angles: [Angles::new(&config.rope, batch), Angles::new(&config.rope, batch)],
             },
             logits: vec![0.0; config.vocab_size],
-        }
+        })
     }
 
     /// Tokens in the sequence.
@@ -95,5 +120,21 @@ impl State {
     /// Bytes of keys and values.
     pub fn kv_bytes(&self) -> usize {
         self.cache.iter().map(KvCache::bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_memory_than_there_is_is_refused() {
+        let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+        let model = ls_model::ModelFile::open(fixtures.join("tiny-book.gguf")).unwrap();
+        for capacity in [usize::MAX, usize::MAX / 1000, 1 << 50] {
+            let state = State::new(model.config(), capacity).map(drop);
+            assert!(matches!(state, Err(EngineError::Memory { .. })), "{capacity}: {state:?}");
+        }
+        assert!(State::new(model.config(), 64).is_ok());
     }
 }

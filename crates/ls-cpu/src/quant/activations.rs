@@ -135,18 +135,26 @@ impl<'a> Q8Split<'a> {
 }
 
 /// Quantises whole groups: `d = max|x| / 127`, `q = round(x / d)` to nearest, ties to even.
+///
+/// A group with an infinity or a NaN gets a `d` that makes every product with it NaN: what is
+/// wrong must not turn into plausible zeros.
 #[inline(always)]
 pub(crate) fn quantize(values: &[f32], out: &mut Q8Mut<'_>) {
     for (g, x) in values.as_chunks::<GROUP>().0.iter().enumerate() {
-        let mut max = [0f32; 8];
+        // Magnitudes as integers: they sort as the floats do, and NaN above all of them, where
+        // a maximum of floats would pass it over.
+        let mut max = [0u32; 8];
         for x in x.as_chunks::<8>().0 {
             for (m, x) in max.iter_mut().zip(x) {
-                *m = m.max(x.abs());
+                *m = (*m).max(x.to_bits() & 0x7fff_ffff);
             }
         }
-        let amax = max.iter().fold(0f32, |m, x| m.max(*x));
-        let d = amax / 127.0;
-        let inverse = if amax > 0.0 { 127.0 / amax } else { 0.0 };
+        let amax = f32::from_bits(max.iter().fold(0, |m, x| m.max(*x)));
+        // Below that the inverse would overflow, and there is nothing worth keeping.
+        let is_ordinary = amax > 1e-30 && amax < f32::INFINITY;
+        let d = if amax <= 1e-30 { 0.0 } else { amax / 127.0 };
+        let d = if amax < f32::INFINITY { d } else { f32::NAN };
+        let inverse = if is_ordinary { 127.0 / amax } else { 0.0 };
         let q: &mut [i8; GROUP] =
             (&mut out.q[g * GROUP..][..GROUP]).try_into().expect("a whole group");
         let mut wide = [0i32; GROUP];

@@ -58,3 +58,14 @@ pub(crate) fn weighted_sums<const Q: usize>(weights: &[f32], values: &[u16], out
         j += 2;
     }
 }
+
+/// `to = x` as f16 bits; whole eights.
+#[target_feature(enable = "avx2,f16c")]
+pub(crate) fn to_f16(x: &[f32], to: &mut [u16]) {
+    let (x, to) = (x.as_chunks::<8>().0, to.as_chunks_mut::<8>().0);
+    for i in 0..to.len() {
+        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(load_ps(&x[i]));
+        // SAFETY: 16 writable bytes; the store needs no alignment.
+        unsafe { _mm_storeu_si128(to[i].as_mut_ptr().cast(), halves) };
+    }
+}

@@ -153,6 +153,23 @@ pub(crate) fn gemm_f(isa: Isa, tile: &Tile, x: &[f32], out: &mut [[f32; TILE_ROW
     }
 }
 
+/// `to = x` as f16 bits, rounded to nearest, ties to even.
+pub(crate) fn to_f16(isa: Isa, x: &[f32], to: &mut [u16]) {
+    let mut done = 0;
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 | Kind::Avx512 => {
+            done = x.len() - x.len() % 8;
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_attention::to_f16(&x[..done], &mut to[..done]) };
+        }
+        _ => {}
+    }
+    for (to, x) in to[done..].iter_mut().zip(&x[done..]) {
+        *to = half::f16::from_f32(*x).to_bits();
+    }
+}
+
 /// Quantises whole groups of activations.
 pub(crate) fn quantize_row(isa: Isa, x: &[f32], out: &mut Q8Mut<'_>) {
     /// The same code, compiled with wider vectors.

@@ -290,3 +290,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn halves_round_the_same_everywhere() {
+    let x: Vec<f32> = floats(70, 3).into_iter().chain([0.0, -0.0, 1e-8, 7e4, -1e9]).collect();
+    for isa in Isa::available() {
+        let mut got = vec![0; x.len()];
+        to_f16(isa, &x, &mut got);
+        for (x, got) in x.iter().zip(got) {
+            assert_eq!(got, half::f16::from_f32(*x).to_bits(), "{isa}: {x}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_stays_none() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for isa in Isa::available() {
+            let mut x = floats(64, 5);
+            x[37] = bad;
+            let q = quantized(isa, &x, 1);
+            let row = rows(Format::Q4_0, 1, 64, 9);
+            let mut out = [0.0];
+            dot_rows_q(isa, Format::Q4_0, &row, row.len(), q.row(0), &mut out);
+            assert!(out[0].is_nan(), "{isa}: {bad} gives {}", out[0]);
+        }
+    }
+}
+
+#[test]
+fn tiny_activations_are_zero() {
+    let q = quantized(Isa::SCALAR, &[1e-37; 32], 1);
+    assert!(q.q.iter().all(|q| *q == 0) && q.d[0] == 0.0);
+}

@@ -95,6 +95,8 @@ fn is_equal(engine: &Engine, state: &mut ls_engine::State, ids: &[u32], want: &s
         }
         logits = engine.decode(state, token).unwrap();
     }
+    // Control tokens have no text and would agree with everything.
+    assert!(!engine.tokenizer().decode(&got).unwrap().is_empty(), "text after {ids:?}");
     true
 }
 
