@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::note(format_args!("error: {error:#}"));
+            output::note(format_args!("error: {}", output::sentence(&error)));
             ExitCode::from(if error.is::<output::UsageError>() { 2 } else { 1 })
         }
     }
