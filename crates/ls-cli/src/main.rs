@@ -4,6 +4,8 @@ mod args;
 mod cmd;
 mod interrupt;
 mod output;
+#[cfg(unix)]
+mod sigbus;
 
 use std::process::ExitCode;
 
@@ -12,6 +14,8 @@ use clap::Parser;
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    sigbus::install();
     let result = match Cli::parse().command {
         Command::Inspect(args) => cmd::inspect::run(&args),
         Command::Run(args) => cmd::run::run(&args),

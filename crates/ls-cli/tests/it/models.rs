@@ -234,3 +234,22 @@ fn ctrl_c_ends_the_text_cleanly() {
     assert!(rest.ends_with('\n'));
     assert!(stderr(&output).contains("ended by an interruption"), "{}", stderr(&output));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_model_that_is_cut_while_it_runs_ends_with_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "copy.gguf", &std::fs::read(MODEL).unwrap());
+    let args = ["run", &path, "-p", PROMPT, "-n", "-1", "-c", "100000"];
+    let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0]).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    std::io::copy(&mut out, &mut std::io::sink()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    // Which comes first depends on where in a token the cut falls.
+    let expected = ["a model file was cut or could not be read", "the file was cut from"];
+    assert!(expected.iter().any(|text| message.contains(text)), "{message}");
+}
