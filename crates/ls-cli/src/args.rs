@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cmd;
+
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted with Ctrl-C.";
 
@@ -91,7 +93,7 @@ pub struct RunArgs {
     /// Take the prompt as a user's message and put it in the model's chat format
     #[arg(long)]
     pub chat: bool,
-    /// System message of a chat
+    /// System message of a chat; a prompt that is given needs --chat with it
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
     /// Print one JSON object with text and metrics when done, and nothing before
@@ -114,6 +116,7 @@ pub struct RunArgs {
 pub struct SamplingArgs {
     /// Make recent tokens less likely by this factor; 1 is off
     #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// How many of the latest tokens are recent
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -123,19 +126,22 @@ pub struct SamplingArgs {
     pub top_k: u32,
     /// Keep the likeliest tokens up to this sum of probabilities; 1 is off
     #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(allow_negative_numbers = true)]
     pub top_p: f32,
     /// Drop tokens less likely than this fraction of the likeliest; 0 is off
     #[arg(long, value_name = "P", default_value_t = 0.05)]
+    #[arg(allow_negative_numbers = true)]
     pub min_p: f32,
     /// Randomness; 0 takes the likeliest token every time
     #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.8)]
+    #[arg(allow_negative_numbers = true)]
     pub temp: f32,
     /// Start of the random numbers; the same seed gives the same text [default: from the clock]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
 }
 
-/// Context and threads.
+/// Context, threads, and where and how exactly is computed.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Loading")]
 pub struct LoadArgs {
@@ -145,6 +151,42 @@ pub struct LoadArgs {
     /// Compute threads [default: one for each usable core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Where to compute; only on the processor so far
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: Device,
+    /// Which neurons to compute; only exact so far, which is all of them
+    #[arg(long, value_name = "MODE", default_value = "exact")]
+    pub mode: Mode,
+}
+
+/// Where is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    Cpu,
+}
+
+impl Device {
+    /// As results have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => cmd::DEVICE,
+        }
+    }
+}
+
+/// Which neurons are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    Exact,
+}
+
+impl Mode {
+    /// As results have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => cmd::MODE,
+        }
+    }
 }
 
 const PERPLEXITY_EXAMPLES: &str = "\
@@ -164,8 +206,9 @@ pub struct PerplexityArgs {
     /// The text; a line break at its end is left out
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Tokens of a window
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = positive())]
+    /// Tokens of a window, at least 4
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u64).range(4..=u64::from(u32::MAX)))]
     pub context: u64,
     /// Measure only this many windows [default: all]
     #[arg(long, value_name = "N", value_parser = positive())]
@@ -212,6 +255,9 @@ pub struct BenchArgs {
     /// Form of the result: a Markdown table, a JSON array, an object on each line, or comma-separated
     #[arg(short, long, value_name = "FORM", default_value = "md")]
     pub output: BenchOutput,
+    /// As -o json
+    #[arg(long, conflicts_with = "output")]
+    pub json: bool,
 }
 
 /// Form of a benchmark's result.

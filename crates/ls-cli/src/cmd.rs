@@ -24,6 +24,7 @@ pub const KEEP: f64 = 1.0;
 
 /// Loads the model at `path`.
 fn load(path: &Path, context: Option<u64>, threads: Option<u16>) -> anyhow::Result<Engine> {
+    check_path(path)?;
     let spinner = output::spinner(format!("loading {}", path.display()));
     let options = LoadOptions {
         threads: threads.map_or_else(|| system::cores().usable, usize::from),
@@ -35,19 +36,40 @@ fn load(path: &Path, context: Option<u64>, threads: Option<u16>) -> anyhow::Resu
     Ok(engine?)
 }
 
-/// A state for one sequence, unless its keys and values cannot fit the memory that is there.
-fn new_state(engine: &Engine, context: Option<u64>) -> anyhow::Result<State> {
-    if let (Some(context), Some(available)) = (context, system::memory().available_bytes) {
-        let needed = kv_bytes_per_token(engine.config()).saturating_mul(context);
-        anyhow::ensure!(
-            needed <= available,
-            "a context of {context} tokens needs {} for keys and values, but {} of memory is \
-             available; use a smaller --context",
-            output::bytes(needed),
-            output::bytes(available)
-        );
-    }
+/// A state for one sequence, unless its keys and values cannot fit the memory that is there;
+/// then `remedy` says what to do.
+fn new_state(engine: &Engine, asked: Option<u64>, remedy: &str) -> anyhow::Result<State> {
+    check_memory(engine.config(), asked, system::memory().available_bytes, remedy)?;
     Ok(engine.new_state()?)
+}
+
+/// Whether keys and values fit; without knowledge of the memory they are taken to.
+fn check_memory(
+    config: &Config,
+    asked: Option<u64>,
+    available: Option<u64>,
+    remedy: &str,
+) -> anyhow::Result<()> {
+    let Some(available) = available else { return Ok(()) };
+    let context = context(config, asked);
+    let needed = kv_bytes_per_token(config).saturating_mul(context);
+    let article = if asked.is_some() { "a" } else { "the default" };
+    anyhow::ensure!(
+        needed <= available,
+        "{article} context of {context} tokens needs {} for keys and values, but {} of memory is \
+         available; {remedy}",
+        output::bytes(needed),
+        output::bytes(available)
+    );
+    Ok(())
+}
+
+/// Tokens of context when neither user nor model ask for fewer.
+const DEFAULT_CONTEXT: u64 = 4096;
+
+/// Tokens of context that a model is loaded with.
+fn context(config: &Config, asked: Option<u64>) -> u64 {
+    asked.unwrap_or(DEFAULT_CONTEXT.min(config.context_len as u64))
 }
 
 /// Bytes of keys and values that a token of context takes, as f16.
@@ -55,6 +77,22 @@ fn kv_bytes_per_token(config: &Config) -> u64 {
     const ELEMENT_BYTES: u64 = 2;
     let per_layer = 2 * config.n_kv_heads as u64 * config.head_dim as u64 * ELEMENT_BYTES;
     per_layer * config.n_layers as u64
+}
+
+/// Finds what no model is before it is opened: opening a pipe would wait for someone to write.
+fn check_path(path: &Path) -> anyhow::Result<()> {
+    // What cannot be looked at is left to the opening, which says why.
+    let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
+    let name = path.display();
+    anyhow::ensure!(
+        metadata.is_file() || metadata.is_dir(),
+        "{name} is neither a file nor a folder; expected a .gguf file or a safetensors folder"
+    );
+    anyhow::ensure!(
+        metadata.is_dir() || metadata.len() > 0,
+        "{name} is empty; fetch the model again"
+    );
+    Ok(())
 }
 
 /// The text of a file, without a line break at its end, which is the editor's and not the text's.
@@ -102,6 +140,22 @@ mod tests {
         std::fs::write(&path, b"ab\xff").unwrap();
         let error = read_text(&path).unwrap_err().to_string();
         assert!(error.contains("not UTF-8 text at byte 2"), "{error}");
+    }
+
+    #[test]
+    fn keys_and_values_must_fit_the_memory_that_is_known() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-book.gguf");
+        let model = ls_model::ModelFile::open(path).unwrap();
+        let config = model.config();
+        let needed = kv_bytes_per_token(config) * config.context_len as u64;
+        let check = |asked, available| check_memory(config, asked, available, "use less");
+        check(None, Some(needed)).unwrap();
+        check(Some(u64::MAX), None).unwrap();
+        let error = check(None, Some(needed - 1)).unwrap_err().to_string();
+        assert!(error.starts_with("the default context of 256 tokens needs"), "{error}");
+        let error = check(Some(257), Some(needed)).unwrap_err().to_string();
+        assert!(error.starts_with("a context of 257 tokens needs"), "{error}");
+        assert!(error.ends_with("is available; use less"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,8 @@ mod args;
 mod cmd;
 mod interrupt;
 mod output;
+#[cfg(unix)]
+mod sigbus;
 
 use std::process::ExitCode;
 
@@ -12,6 +14,8 @@ use clap::Parser;
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    sigbus::install();
     let result = match Cli::parse().command {
         Command::Inspect(args) => cmd::inspect::run(&args),
         Command::Run(args) => cmd::run::run(&args),
@@ -23,7 +27,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::note(format_args!("error: {error:#}"));
+            output::note(format_args!("error: {}", output::sentence(&error)));
             ExitCode::from(if error.is::<output::UsageError>() { 2 } else { 1 })
         }
     }

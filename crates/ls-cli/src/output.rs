@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ls_engine::{EngineError, GenerateError, PerplexityError};
 use serde::Serialize;
 
 /// The command line makes no sense, in a way that only shows later than its parsing.
@@ -35,6 +36,42 @@ pub fn stdout(text: &str) -> io::Result<()> {
 /// Prints a line on standard error; that there is nobody to read it is no failure.
 pub fn note(text: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// An error with its causes as one sentence, and the flag that helps, if there is one.
+///
+/// Many errors have their cause's text in their own; it is not said again.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut out = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !out.contains(&text) {
+            let separator = if out.is_empty() { "" } else { ": " };
+            out += separator;
+            out += &text;
+        }
+    }
+    if let Some(flag) = error.chain().find_map(flag) {
+        out += &format!(" ({flag})");
+    }
+    out
+}
+
+/// The flag that does what the library's error advises.
+fn flag(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let engine = match error.downcast_ref() {
+        Some(GenerateError::PromptTooLong { .. }) => return Some("--context"),
+        Some(GenerateError::Engine(engine)) => Some(engine),
+        _ => match error.downcast_ref() {
+            Some(PerplexityError::Engine(engine)) => Some(engine),
+            _ => error.downcast_ref(),
+        },
+    };
+    match engine? {
+        EngineError::ContextFull { .. } => Some("--context"),
+        EngineError::Threads { .. } => Some("--threads"),
+        _ => None,
+    }
 }
 
 /// Whether the reader of standard output has gone, as `head` does: no failure, just the end.
@@ -137,6 +174,28 @@ mod tests {
         let row = |a: &str, b: &str| vec![a.to_string(), b.to_string()];
         let text = table(&[row("a", "1"), row("längst", "100")], &[1]);
         assert_eq!(text, "a         1\nlängst  100\n");
+    }
+
+    #[test]
+    fn a_cause_that_was_said_is_not_said_again() {
+        let source = io::Error::from(io::ErrorKind::OutOfMemory);
+        let said = format!("cannot start 9 threads: {source}; try fewer threads (--threads)");
+        let error = anyhow::Error::from(EngineError::Threads { threads: 9, source });
+        assert_eq!(sentence(&error), said);
+        assert_eq!(sentence(&error.context("no engine")), format!("no engine: {said}"));
+    }
+
+    #[test]
+    fn advice_of_the_library_gets_its_flag_through_every_wrapper() {
+        let full = || EngineError::ContextFull { limit: 8 };
+        for error in [
+            anyhow::Error::from(full()),
+            GenerateError::from(full()).into(),
+            PerplexityError::from(full()).into(),
+        ] {
+            let text = sentence(&error);
+            assert_eq!(text, "the context of 8 tokens is full; use a larger context (--context)");
+        }
     }
 
     #[test]

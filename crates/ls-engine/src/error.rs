@@ -42,7 +42,7 @@ pub enum EngineError {
         dtype: ls_model::TensorType,
     },
     /// The system refused a thread.
-    #[error("cannot start {threads} threads: {source}; try fewer with --threads")]
+    #[error("cannot start {threads} threads: {source}; try fewer threads")]
     Threads {
         /// Threads asked for.
         threads: usize,
@@ -58,7 +58,7 @@ pub enum EngineError {
         context: usize,
     },
     /// The context is full: no further token fits.
-    #[error("the context of {limit} tokens is full; use a larger --context")]
+    #[error("the context of {limit} tokens is full; use a larger context")]
     ContextFull {
         /// Tokens that the state was made for.
         limit: usize,

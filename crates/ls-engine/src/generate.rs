@@ -75,7 +75,7 @@ pub enum GenerateError {
     /// The prompt does not fit.
     #[error(
         "the prompt has {tokens} tokens, but only {room} more fit the context of {capacity}; \
-         shorten it or use a larger --context"
+         shorten it or use a larger context"
     )]
     PromptTooLong {
         /// Tokens of the prompt.

@@ -41,7 +41,9 @@ pub struct Perplexity {
 #[non_exhaustive]
 pub enum PerplexityError {
     /// A window has no second half to predict, or does not fit the state.
-    #[error("a window of {n_ctx} tokens cannot be measured; choose 4 to {limit}")]
+    #[error(
+        "a window of {n_ctx} tokens cannot be measured; it needs 4, and the context has {limit}"
+    )]
     Window {
         /// The window asked for.
         n_ctx: usize,

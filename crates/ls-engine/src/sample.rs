@@ -52,11 +52,11 @@ impl SampleParams {
             if ok { Ok(()) } else { Err(SampleError::OutOfRange { name, value, allowed }) }
         };
         let t = self.temperature;
-        check("temperature", t, t.is_finite() && t >= 0.0, "0 or more")?;
+        check("temperature", t, t.is_finite() && t >= 0.0, "a finite number, 0 or more")?;
         check("top-p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0, at most 1")?;
         check("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1")?;
         let r = self.repeat_penalty;
-        check("repeat-penalty", r, r.is_finite() && r > 0.0, "above 0")
+        check("repeat-penalty", r, r.is_finite() && r > 0.0, "a finite number above 0")
     }
 }
 

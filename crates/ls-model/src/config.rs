@@ -26,6 +26,7 @@ pub enum Architecture {
 
 /// Which elements of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RopeLayout {
     /// Elements 2i and 2i+1 (GGUF's llama tensors).
     Interleaved,
@@ -35,6 +36,7 @@ pub enum RopeLayout {
 
 /// How rotary frequencies are changed for longer contexts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
     /// Frequencies as the base gives them.
     None,
@@ -67,6 +69,7 @@ pub struct Rope {
 
 /// The MLP's gate activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// x · sigmoid(x): SwiGLU.
     Silu,

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use ls_engine::{Engine, Pcg32, PeakRss, State};
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, BenchOutput};
+use crate::output::UsageError;
 use crate::{cmd, interrupt, output};
 use floor::Floor;
 use rows::{Row, Speed};
@@ -20,17 +21,33 @@ const SEED: u64 = 1;
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    if args.n_prompt == 0 && args.n_gen == 0 {
+        return Err(
+            UsageError("-p 0 and -n 0 leave nothing to measure; give one of them".into()).into()
+        );
+    }
     interrupt::install()?;
     let mut rows = Vec::new();
-    let mut code = ExitCode::SUCCESS;
+    let mut result = Ok(ExitCode::SUCCESS);
     for path in &args.models {
-        if measure_model(path, args, &mut rows)?.is_break() {
-            code = ExitCode::from(interrupt::EXIT_CODE);
-            break;
+        match measure_model(path, args, &mut rows) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => {
+                result = Ok(ExitCode::from(interrupt::EXIT_CODE));
+                break;
+            }
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
         }
     }
-    output::stdout(&rows::print(&rows, args.output)?)?;
-    Ok(code)
+    // Minutes may have gone into the rows of the models before the one that failed.
+    if result.is_ok() || !rows.is_empty() {
+        let form = if args.json { BenchOutput::Json } else { args.output };
+        output::stdout(&rows::print(&rows, form)?)?;
+    }
+    result
 }
 
 /// Adds the rows of one model; `Break` when Ctrl-C was pressed, with the rows that were complete.
@@ -45,7 +62,7 @@ fn measure_model(
     bar.set_message(cmd::model_name(path));
     let floor = Floor::measure(&engine)?;
     bar.inc(1);
-    let state = cmd::new_state(&engine, Some(context))?;
+    let state = cmd::new_state(&engine, Some(context), "use a smaller -p or -n")?;
     let mut bench = Bench { state, engine: &engine, peak: PeakRss::start() };
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use ls_engine::{Engine, FinishReason, Sampler, State};
+use ls_engine::{Engine, FinishReason, GenerateError, Sampler, State};
 use ls_model::template::{Date, Message};
 use ls_model::tokenizer::EncodeOptions;
 use ls_model::{ChatTemplate, Tokenizer};
@@ -122,7 +122,7 @@ pub fn talk(
                     Err(error) if output::is_closed_pipe(&error) => return Err(error),
                     Err(error) => {
                         messages.pop();
-                        output::note(format_args!("error: {error:#}; /reset starts anew"));
+                        output::note(format_args!("error: {}", failure(&error)));
                     }
                 }
             }
@@ -133,12 +133,33 @@ pub fn talk(
 
 fn read_line() -> anyhow::Result<Option<String>> {
     output::stdout("> ")?;
-    let mut line = String::new();
-    let n = interrupt::while_waiting(|| std::io::stdin().lock().read_line(&mut line))?;
-    if n == 0 {
+    let line = interrupt::while_waiting(|| line_of(&mut std::io::stdin().lock()))?;
+    if line.is_none() {
         output::stdout("\n")?;
     }
-    Ok((n > 0).then_some(line))
+    Ok(line)
+}
+
+/// The next line. A byte that is not UTF-8, half a character that a terminal left, becomes U+FFFD.
+fn line_of(input: &mut dyn BufRead) -> std::io::Result<Option<String>> {
+    let mut line = Vec::new();
+    let n = input.read_until(b'\n', &mut line)?;
+    Ok((n > 0).then(|| String::from_utf8_lossy(&line).into_owned()))
+}
+
+/// Why there is no answer, and how to go on.
+fn failure(error: &anyhow::Error) -> String {
+    match error.downcast_ref() {
+        Some(GenerateError::PromptTooLong { capacity, .. }) => full(*capacity),
+        _ => format!("{}; /reset starts anew", output::sentence(error)),
+    }
+}
+
+fn full(capacity: usize) -> String {
+    format!(
+        "the conversation fills the context of {capacity} tokens; \
+         /reset starts anew, a larger --context holds more"
+    )
 }
 
 fn answer(
@@ -156,7 +177,7 @@ fn answer(
     let end = if generation.text.ends_with('\n') { "" } else { "\n" };
     output::stdout(end)?;
     if generation.finish_reason == FinishReason::ContextFull {
-        output::note("The context is full; /reset starts anew, --context makes it larger.");
+        output::note(full(state.capacity()));
     }
     if args.verbose {
         run::report(&generation, sampler.params().seed);
@@ -200,6 +221,22 @@ mod tests {
         assert_eq!(parse("/rest"), Input::Unknown("/rest"));
         assert_eq!(parse("/usr/bin holds what?"), Input::Say("/usr/bin holds what?"));
         assert_eq!(parse(" \n"), Input::Nothing);
+    }
+
+    #[test]
+    fn a_byte_that_is_no_utf8_does_not_end_the_conversation() {
+        let mut input = &b"caf\xe9\nnext\n"[..];
+        assert_eq!(line_of(&mut input).unwrap().unwrap(), "caf\u{fffd}\n");
+        assert_eq!(line_of(&mut input).unwrap().unwrap(), "next\n");
+        assert_eq!(line_of(&mut input).unwrap(), None);
+    }
+
+    #[test]
+    fn a_full_context_names_its_size_and_both_ways_out() {
+        let error = GenerateError::PromptTooLong { tokens: 9, room: 8, capacity: 8 }.into();
+        let text = failure(&error);
+        assert!(text.starts_with("the conversation fills the context of 8 tokens"), "{text}");
+        assert!(text.contains("/reset") && text.contains("--context"), "{text}");
     }
 
     #[test]

@@ -10,9 +10,6 @@ use serde::Serialize;
 use crate::args::InspectArgs;
 use crate::{cmd, output};
 
-/// Tokens of context when neither user nor model ask for fewer.
-const DEFAULT_CONTEXT: usize = 4096;
-
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
@@ -23,7 +20,8 @@ struct Report<'a> {
     parameters: u64,
     types: Vec<TypeTotal>,
     config: &'a Config,
-    tokenizer: TokenizerSummary,
+    /// `None` when it is unusable; a warning says why.
+    tokenizer: Option<TokenizerSummary>,
     memory: MemoryNeed,
     warnings: Vec<String>,
     tensors: Vec<TensorRow<'a>>,
@@ -51,7 +49,7 @@ struct TokenizerSummary {
 /// back, but then reads them again for the next token.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct MemoryNeed {
-    context: usize,
+    context: u64,
     weight_bytes: u64,
     kv_bytes_per_token: u64,
     kv_bytes: u64,
@@ -69,9 +67,18 @@ struct TensorRow<'a> {
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
+    cmd::check_path(&args.model)?;
     let model = ModelFile::open(&args.model)?;
-    let tokenizer = Tokenizer::from_model(&model)?;
     let config = model.config();
+    let mut warnings: Vec<String> = model.warnings().iter().map(ToString::to_string).collect();
+    let tokenizer = match Tokenizer::from_model(&model) {
+        Ok(tokenizer) => Some(tokenizer_summary(&model, &tokenizer)),
+        Err(error) => {
+            let reason = output::sentence(&error.into());
+            warnings.push(format!("{}: no usable tokenizer: {reason}", args.model.display()));
+            None
+        }
+    };
     let report = Report {
         name: &config.name,
         architecture: config.arch,
@@ -81,9 +88,9 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         parameters: model.tensors().iter().map(|info| info.n_elements() as u64).sum(),
         types: totals(model.tensors()),
         config,
-        tokenizer: tokenizer_summary(&model, &tokenizer),
-        memory: memory_need(config, model.weights_bytes(), context(args, config)),
-        warnings: model.warnings().iter().map(ToString::to_string).collect(),
+        tokenizer,
+        memory: memory_need(config, model.weights_bytes(), cmd::context(config, args.context)),
+        warnings,
         tensors: model.tensors().iter().map(tensor_row).collect(),
     };
     if args.json {
@@ -92,11 +99,6 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         output::stdout(&text(&report, args.tensors))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn context(args: &InspectArgs, config: &Config) -> usize {
-    let default = config.context_len.min(DEFAULT_CONTEXT);
-    args.context.map_or(default, |n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
 /// Totals by type, the largest first.
@@ -137,9 +139,9 @@ fn tokenizer_kind(source: &Source) -> String {
     value("tokenizer.ggml.pre").map_or(kind.into(), |pre| format!("{kind} ({pre})"))
 }
 
-fn memory_need(config: &Config, weight_bytes: u64, context: usize) -> MemoryNeed {
+fn memory_need(config: &Config, weight_bytes: u64, context: u64) -> MemoryNeed {
     let kv_bytes_per_token = cmd::kv_bytes_per_token(config);
-    let kv_bytes = kv_bytes_per_token.saturating_mul(context as u64);
+    let kv_bytes = kv_bytes_per_token.saturating_mul(context);
     let total_bytes = weight_bytes.saturating_add(kv_bytes);
     MemoryNeed { context, weight_bytes, kv_bytes_per_token, kv_bytes, total_bytes }
 }
@@ -186,7 +188,7 @@ fn facts(report: &Report) -> Vec<Vec<String>> {
         fact("context", format!("{} tokens trained", config.context_len)),
         fact("rope", rope(config)),
         fact("output head", if config.tied_output { "the embedding" } else { "its own" }.into()),
-        fact("tokenizer", tokenizer_line(&report.tokenizer)),
+        fact("tokenizer", report.tokenizer.as_ref().map_or("unusable".into(), tokenizer_line)),
         fact("weights", output::bytes(report.weight_bytes)),
         fact("KV cache", format!("{} per token", output::bytes(memory.kv_bytes_per_token))),
         fact("memory", memory_line(memory)),

@@ -35,7 +35,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         max_chunks: args.chunks.map(usize::try_from).transpose()?,
         bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
     };
-    let mut state = cmd::new_state(&engine, Some(args.context))?;
+    let mut state = cmd::new_state(&engine, Some(args.context), "use a smaller --context")?;
     interrupt::install()?;
 
     let bar = output::progress("windows", n_chunks(tokens.len(), &options) as u64);

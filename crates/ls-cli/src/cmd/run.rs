@@ -51,7 +51,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     interrupt::install()?;
     let start = Instant::now();
     let engine = cmd::load(&args.model, args.load.context, args.load.threads)?;
-    let mut state = cmd::new_state(&engine, args.load.context)?;
+    let mut state = cmd::new_state(&engine, args.load.context, "use a smaller --context")?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
     if args.verbose {
         describe(&engine, &state, load_ms);
@@ -78,8 +78,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             peak_rss_bytes: metrics.peak_rss_anon,
             seed: params.seed,
             threads: engine.threads(),
-            device: cmd::DEVICE,
-            mode: cmd::MODE,
+            device: args.load.device.name(),
+            mode: args.load.mode.name(),
             keep: cmd::KEEP,
         })?;
     } else if !generation.text.ends_with('\n') {
@@ -94,6 +94,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 
 /// The prompt of a single answer, or `None` for a chat.
 fn prompt(args: &RunArgs) -> anyhow::Result<Option<String>> {
+    let is_given = args.prompt.is_some() || args.file.is_some() || !std::io::stdin().is_terminal();
+    if is_given && args.system.is_some() && !args.chat {
+        let message = "--system is part of a chat, but the prompt is taken as it is; add --chat";
+        return Err(UsageError(message.into()).into());
+    }
     if let Some(prompt) = &args.prompt {
         return Ok(Some(prompt.clone()));
     }

@@ -7,6 +7,9 @@ fn failure(args: &[&str], code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
     assert!(output.stdout.is_empty(), "{args:?} wrote to standard output");
     assert!(message.starts_with("error: "), "{message}");
+    let parts: Vec<&str> = message.lines().next().unwrap().split(": ").collect();
+    let is_said_again = |(i, part)| parts[..i].iter().any(|said: &&str| said.contains(part));
+    assert!(!parts.iter().copied().enumerate().any(is_said_again), "repeats itself: {message}");
     message
 }
 
@@ -31,6 +34,11 @@ fn wrong_usage_has_its_own_exit_code() {
         &["perplexity", "m.gguf"],
         &["bench", "m.gguf", "-r", "0"],
         &["bench", "m.gguf", "-o", "xml"],
+        &["bench", "m.gguf", "-o", "csv", "--json"],
+        &["bench", "m.gguf", "-p", "0", "-n", "0"],
+        &["perplexity", "m.gguf", "-f", "text", "-c", "3"],
+        &["run", "m.gguf", "-p", "a", "--mode", "roughly"],
+        &["run", "m.gguf", "-p", "a", "--device", "abacus"],
     ] {
         failure(args, 2);
     }
@@ -40,6 +48,19 @@ fn wrong_usage_has_its_own_exit_code() {
 fn a_parameter_out_of_range_is_wrong_usage_and_named() {
     let message = failure(&["run", "m.gguf", "-p", "a", "--top-p", "1.5"], 2);
     assert!(message.contains("top-p is 1.5, but must be above 0, at most 1"), "{message}");
+    for (value, shown) in [("-1", "-1"), ("inf", "inf"), ("nan", "NaN")] {
+        let message = failure(&["run", "m.gguf", "-p", "a", "--temp", value], 2);
+        let expected = format!("temperature is {shown}, but must be a finite number, 0 or more");
+        assert!(message.contains(&expected), "{message}");
+    }
+}
+
+#[test]
+fn a_system_message_without_a_chat_says_what_to_add() {
+    for prompt in [&["-p", "a"][..], &["-f", "no/such.txt"], &[]] {
+        let message = failure(&[&["run", "m.gguf", "--system", "s"], prompt].concat(), 2);
+        assert!(message.contains("add --chat"), "{message}");
+    }
 }
 
 #[test]
@@ -70,6 +91,7 @@ fn a_file_that_is_no_model_is_named() {
         for args in [&["inspect", &path][..], &["run", &path, "-p", "a"], &["bench", &path]] {
             let message = sentence(args);
             assert!(message.contains(name), "{message}");
+            assert_eq!(name == "empty.gguf", message.contains("is empty"), "{message}");
         }
     }
 }
@@ -89,4 +111,17 @@ fn a_prompt_file_is_read_before_the_model() {
     let binary = write(dir.path(), "binary", b"ab\xffcd");
     let message = sentence(&["perplexity", "no/such.gguf", "-f", &binary]);
     assert!(message.contains("not UTF-8 text at byte 2"), "{message}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_place_of_a_model_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe.gguf");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let path = path.to_str().unwrap();
+    for args in [&["inspect", path][..], &["run", path, "-p", "a"], &["bench", path]] {
+        let message = sentence(args);
+        assert!(message.contains("pipe.gguf is neither a file nor a folder"), "{message}");
+    }
 }

@@ -95,7 +95,7 @@ fn a_full_context_is_a_reason_to_end() {
 fn prompts_that_do_not_fit_say_what_to_do() {
     let output = leanstream(&["run", MODEL, "-p", PROMPT, "-c", "2"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("use a larger --context"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("use a larger context (--context)"), "{}", stderr(&output));
 }
 
 #[test]
@@ -155,6 +155,54 @@ fn bench_has_a_row_for_each_test() {
 }
 
 #[test]
+fn bench_prints_the_finished_rows_before_it_fails() {
+    let args = ["bench", MODEL, "no/such.gguf", "-p", "4", "-n", "0", "-r", "1", "--json"];
+    let output = leanstream(&args);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no/such.gguf"), "{}", stderr(&output));
+    let rows: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((rows.as_array().unwrap().len(), &rows[0]["test"]), (1, &"pp4".into()));
+}
+
+#[test]
+fn bench_advises_flags_that_it_has() {
+    let output = leanstream(&["bench", MODEL, "-p", "4000000000"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), String::new()));
+    assert!(stderr(&output).contains("use a smaller -p or -n"), "{}", stderr(&output));
+}
+
+#[test]
+fn mode_and_device_name_what_there_is() {
+    let report = run_json(&["-n", "1", "--mode", "exact", "--device", "cpu"]);
+    assert_eq!((&report["mode"], &report["device"]), (&"exact".into(), &"cpu".into()));
+}
+
+#[test]
+fn inspect_goes_on_without_a_usable_tokenizer() {
+    const KEY: &[u8] = b"tokenizer.ggml.model";
+    let mut bytes = std::fs::read(MODEL).unwrap();
+    let key = bytes.windows(KEY.len()).position(|window| window == KEY).unwrap();
+    // After the key: 4 bytes of type, 8 of length, then the name of a kind of tokenizer.
+    bytes[key + KEY.len() + 12] = b'?';
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "odd.gguf", &bytes);
+    let report = json(&["inspect", &path, "--json"]);
+    assert!(report["tokenizer"].is_null());
+    let warning = report["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("odd.gguf: no usable tokenizer: "), "{warning}");
+    assert!(!report["tensors"].as_array().unwrap().is_empty());
+    let text = stdout(&leanstream(&["inspect", &path]));
+    assert!(text.contains("warning: ") && text.contains("no usable tokenizer"), "{text}");
+}
+
+#[test]
+fn inspect_writes_choices_as_json_does() {
+    let config = json(&["inspect", MODEL, "--json"])["config"].clone();
+    let choices = [&config["rope"]["layout"], &config["rope"]["scaling"], &config["activation"]];
+    assert_eq!(choices, ["interleaved", "none", "silu"]);
+}
+
+#[test]
 fn inspect_knows_tensors_types_and_memory() {
     let report = json(&["inspect", MODEL, "--json", "--context", "100"]);
     assert_eq!(report["architecture"], "llama");
@@ -185,4 +233,23 @@ fn ctrl_c_ends_the_text_cleanly() {
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(rest.ends_with('\n'));
     assert!(stderr(&output).contains("ended by an interruption"), "{}", stderr(&output));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_model_that_is_cut_while_it_runs_ends_with_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), "copy.gguf", &std::fs::read(MODEL).unwrap());
+    let args = ["run", &path, "-p", PROMPT, "-n", "-1", "-c", "100000"];
+    let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0]).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    std::io::copy(&mut out, &mut std::io::sink()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    // Which comes first depends on where in a token the cut falls.
+    let expected = ["a model file was cut or could not be read", "the file was cut from"];
+    assert!(expected.iter().any(|text| message.contains(text)), "{message}");
 }
