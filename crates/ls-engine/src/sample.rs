@@ -126,10 +126,12 @@ impl Sampler {
     /// A sampler with `params`, which are checked here.
     pub fn new(params: SampleParams) -> Result<Self, SampleError> {
         params.validate()?;
+        // All that it can hold, unless that is absurd: sampling is to allocate nothing later.
+        let recent = params.repeat_last_n.min(1 << 16);
         Ok(Self {
             rng: Pcg32::new(params.seed),
-            recent: VecDeque::with_capacity(params.repeat_last_n.min(1 << 16)),
-            unique: Vec::new(),
+            recent: VecDeque::with_capacity(recent),
+            unique: Vec::with_capacity(recent),
             penalised: Vec::new(),
             candidates: Vec::new(),
             weights: Vec::new(),
@@ -210,6 +212,7 @@ impl Sampler {
         let mut threshold = f32::NEG_INFINITY;
         self.candidates.clear();
         self.candidates.reserve(full);
+        self.weights.reserve(k);
         for (token, &logit) in logits.iter().enumerate() {
             if logit > threshold {
                 self.candidates.push(Candidate { token: token as u32, logit });
