@@ -1,6 +1,6 @@
 //! What callers can get wrong about shapes.
 
-use crate::Format;
+use crate::{ColumnFormat, Format};
 
 /// A matrix whose parts do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +13,14 @@ pub enum ShapeError {
         format: Format,
         /// Columns asked for.
         cols: usize,
+    },
+    /// Columns of quantised formats are whole groups.
+    #[error("{len} values are not a whole number of {format} groups of {}", format.group_len())]
+    PartialGroup {
+        /// The format.
+        format: ColumnFormat,
+        /// Values in a column.
+        len: usize,
     },
     /// The bytes are not those of `rows` rows.
     #[error("{rows} × {cols} weights in {format} are {expected} bytes, not {found}")]

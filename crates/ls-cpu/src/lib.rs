@@ -32,6 +32,8 @@
 //!   never a file's. Only [`Matrix::new`], which sees a file's bytes, returns an error.
 
 mod attention;
+mod chunk;
+mod column;
 mod elementwise;
 mod error;
 mod format;
@@ -45,6 +47,8 @@ mod simd;
 mod tile;
 
 pub use attention::{AttentionShape, KvCache};
+pub use chunk::{Chunk, ChunkShape};
+pub use column::{ColumnFormat, dequantize_column, quantize_column};
 pub use elementwise::{Gate, Pairing, add, rms_norm, rms_norm_in_place, rope};
 pub use error::ShapeError;
 pub use format::Format;

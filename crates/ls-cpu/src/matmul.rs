@@ -31,6 +31,8 @@ pub struct Product<'a, 'b> {
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub tile: Tile,
+    pub tile_b: Tile,
+    pub rows: Vec<u8>,
     pub out: Vec<[f32; TILE_ROWS]>,
     pub out_b: Vec<[f32; TILE_ROWS]>,
     pub group: Vec<[f32; GROUP]>,

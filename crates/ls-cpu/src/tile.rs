@@ -81,6 +81,22 @@ impl Tile {
         }
     }
 
+    /// Makes this a tile of floats whose columns are set one by one.
+    pub fn begin_floats(&mut self, isa: Isa, cols: usize) {
+        self.lanes = if isa.0 == Kind::Avx512 { 16 } else { 8 };
+        self.cols = cols;
+        self.format = None;
+        self.float.resize(TILE_ROWS * cols, 0.0);
+    }
+
+    /// Column `c` of all [`TILE_ROWS`] rows.
+    pub fn set_column(&mut self, c: usize, values: &[f32]) {
+        for (panel, values) in values.chunks_exact(self.lanes).enumerate() {
+            let at = (panel * self.cols + c) * self.lanes;
+            self.float[at..at + self.lanes].copy_from_slice(values);
+        }
+    }
+
     fn load_floats(&mut self, format: Format, rows: &[u8]) {
         let (lanes, cols) = (self.lanes, self.cols);
         self.float.clear();

@@ -132,7 +132,7 @@ fn nibbles16(b: __m128i) -> __m256i {
 /// For each set bit i of `bits`, byte i is 16.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn fifth_bits(bits: u32) -> __m256i {
+pub(super) fn fifth_bits(bits: u32) -> __m256i {
     let spread = _mm256_shuffle_epi8(
         _mm256_set1_epi32(bits as i32),
         _mm256_set_epi64x(

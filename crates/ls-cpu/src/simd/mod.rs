@@ -10,6 +10,8 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_attention;
 #[cfg(target_arch = "x86_64")]
+mod avx2_columns;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_gemm;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -24,10 +26,13 @@ mod neon;
 #[cfg(target_arch = "aarch64")]
 mod neon_attention;
 #[cfg(target_arch = "aarch64")]
+mod neon_columns;
+#[cfg(target_arch = "aarch64")]
 pub(crate) mod neon_gemm;
 pub(crate) mod scalar;
 
 use crate::Format;
+use crate::column::ColumnFormat;
 use crate::isa::{Isa, Kind};
 use crate::quant::{Q8Mut, Q8Ref, Q8Rows, quantize};
 use crate::tile::{TILE_ROWS, Tile};
@@ -80,6 +85,29 @@ pub(crate) fn dot_rows_f(
                 *out = scalar::dot_f(format, row, x);
             }
         }
+    }
+}
+
+/// `out += Σ_j weights[j] · column j`; `columns` are one after the other.
+pub(crate) fn add_columns(
+    isa: Isa,
+    format: ColumnFormat,
+    columns: &[u8],
+    weights: &[f32],
+    out: &mut [f32],
+) {
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 | Kind::Avx512 if out.len().is_multiple_of(32) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_columns::add_columns(format, columns, weights, out) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon if out.len().is_multiple_of(32) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_columns::add_columns(format, columns, weights, out) }
+        }
+        _ => scalar::add_columns(format, columns, weights, out),
     }
 }
 
@@ -138,7 +166,7 @@ pub(crate) fn gemm_f(isa: Isa, tile: &Tile, x: &[f32], out: &mut [[f32; TILE_ROW
             unsafe { avx512_gemm::gemm_f::<T>(tile, x, t, part) }
         }),
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx2 => in_steps!(out, [3 2 1], |t, part| {
+        Kind::Avx2 => in_steps!(out, [6 3 2 1], |t, part| {
             // SAFETY: an `Isa` of this kind exists only where the features do.
             unsafe { avx2_gemm::gemm_f::<T>(tile, rows(x, tile.cols, t), part) }
         }),

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use crate::Format;
+use crate::column::{ColumnFormat, unpack_group};
 use crate::quant::{GROUP, Q8Ref, Unpacked, unpack_block};
 use crate::tile::{TILE_ROWS, Tile};
 
@@ -72,6 +73,32 @@ pub(crate) fn dot_f16(a: &[f32], b: &[u16]) -> f32 {
 pub(crate) fn axpy_f16(out: &mut [f32], weight: f32, row: &[u16]) {
     for (o, r) in out.iter_mut().zip(row) {
         *o += weight * f16::from_bits(*r).to_f32();
+    }
+}
+
+/// `out += Σ_j weights[j] · column j`; `columns` are one after the other.
+pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
+    let (len, bytes) = (format.group_len(), format.group_bytes());
+    for (column, weight) in columns.chunks_exact(columns.len() / weights.len()).zip(weights) {
+        for (group, out) in column.chunks_exact(bytes).zip(out.chunks_exact_mut(len)) {
+            match format {
+                ColumnFormat::F32 => {
+                    out[0] += weight * f32::from_le_bytes(*group.first_chunk().expect("4 bytes"));
+                }
+                ColumnFormat::F16 => {
+                    let value = f16::from_le_bytes(*group.first_chunk().expect("2 bytes"));
+                    out[0] += weight * value.to_f32();
+                }
+                ColumnFormat::BF16 => {
+                    let value = bf16::from_le_bytes(*group.first_chunk().expect("2 bytes"));
+                    out[0] += weight * value.to_f32();
+                }
+                _ => {
+                    let (d, q) = unpack_group(format, group);
+                    out.iter_mut().zip(q).for_each(|(o, q)| *o += weight * d * f32::from(q));
+                }
+            }
+        }
     }
 }
 

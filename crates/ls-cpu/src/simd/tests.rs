@@ -323,3 +323,30 @@ fn tiny_activations_are_zero() {
     let q = quantized(Isa::SCALAR, &[1e-37; 32], 1);
     assert!(q.q.iter().all(|q| *q == 0) && q.d[0] == 0.0);
 }
+
+proptest! {
+    #[test]
+    fn columns_are_added_alike(seed: u64, groups in 1usize..5, n in 1usize..9) {
+        let len = 32 * groups;
+        for format in ColumnFormat::ALL {
+            let mut columns = Vec::new();
+            for j in 0..n {
+                let at = columns.len();
+                columns.resize(at + format.column_bytes(len).unwrap(), 0);
+                let values = floats(len, seed ^ j as u64);
+                crate::column::quantize_column(format, &values, &mut columns[at..]);
+            }
+            let weights = floats(n, !seed);
+            let mut want = floats(len, seed >> 1);
+            let start = want.clone();
+            scalar::add_columns(format, &columns, &weights, &mut want);
+            for isa in Isa::available() {
+                let mut out = start.clone();
+                add_columns(isa, format, &columns, &weights, &mut out);
+                for (out, want) in out.iter().zip(&want) {
+                    prop_assert!((out - want).abs() <= 1e-5 * n as f32 * 10.0, "{format} {isa}: {out} for {want}");
+                }
+            }
+        }
+    }
+}
