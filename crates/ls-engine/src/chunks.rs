@@ -1,0 +1,139 @@
+//! Where a pack's chunks come from: the mapped file, or the cache that streaming fills.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ls_model::pack::{self, LayerLayout};
+use ls_model::{ModelFile, SharedBytes};
+
+use crate::EngineError;
+use crate::stream::{Pass, StreamedSegment, Streamer};
+
+/// The chunks of all layers.
+#[derive(Debug)]
+pub(crate) enum ChunkSource {
+    /// In the mapped file.
+    Mapped(Vec<MappedLayer>),
+    /// Under a budget.
+    Streamed(Box<Streamer>),
+}
+
+/// The chunks of one layer in the mapped file.
+#[derive(Debug)]
+pub(crate) struct MappedLayer {
+    layout: LayerLayout,
+    records: SharedBytes,
+    /// A bit for each chunk whose checksum was seen to be right.
+    verified: Vec<AtomicU64>,
+}
+
+impl MappedLayer {
+    fn load(model: &ModelFile, layout: LayerLayout) -> Result<Self, EngineError> {
+        let records = model.share_range(layout.offset, layout.stored_bytes())?;
+        let words = (layout.n_chunks as usize).div_ceil(64);
+        let verified = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { layout, records, verified })
+    }
+
+    /// The record of a chunk, which is verified when it is used for the first time.
+    fn record(&self, layer: u32, chunk: u32) -> Result<&[u8], EngineError> {
+        let bytes = self.layout.record_bytes;
+        let record = &self.records[chunk as usize * bytes..][..bytes];
+        let (word, bit) = (&self.verified[chunk as usize / 64], 1 << (chunk % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            pack::verify_chunk(record, layer, chunk)?;
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Ok(record)
+    }
+}
+
+impl ChunkSource {
+    /// The chunks of `model` in the mapped file.
+    pub fn map(model: &ModelFile, layers: &[LayerLayout]) -> Result<Self, EngineError> {
+        let load = |layout: &LayerLayout| MappedLayer::load(model, *layout);
+        Ok(Self::Mapped(layers.iter().map(load).collect::<Result<_, _>>()?))
+    }
+
+    /// Begins a pass through all layers.
+    pub fn begin_pass(&self) -> ChunkPass<'_> {
+        match self {
+            Self::Mapped(layers) => ChunkPass::Mapped(layers),
+            Self::Streamed(streamer) => ChunkPass::Streamed(streamer.begin_pass()),
+        }
+    }
+
+    /// The streaming, if there is any.
+    pub fn streamer(&self) -> Option<&Streamer> {
+        match self {
+            Self::Mapped(_) => None,
+            Self::Streamed(streamer) => Some(streamer),
+        }
+    }
+}
+
+/// A pass through all layers, each of which is entered and left once, in order.
+#[derive(Debug)]
+pub(crate) enum ChunkPass<'a> {
+    Mapped(&'a [MappedLayer]),
+    Streamed(Pass<'a>),
+}
+
+impl<'a> ChunkPass<'a> {
+    /// The computation enters a layer's MLP.
+    pub fn begin_layer(&self, layer: usize) {
+        if let Self::Streamed(pass) = self {
+            pass.begin_layer(layer);
+        }
+    }
+
+    /// The chunks of a segment; waits for them.
+    pub fn segment(&self, layer: usize, segment: u32) -> Result<Segment<'a>, EngineError> {
+        match self {
+            Self::Mapped(layers) => {
+                Segment::mapped(&layers[layer], layer as u32, segment)
+            }
+            Self::Streamed(pass) => pass.segment(layer, segment).map(Segment::Streamed),
+        }
+    }
+
+    /// The computation leaves a layer's MLP, having taken all of its segments.
+    pub fn end_layer(&self, layer: usize) {
+        if let Self::Streamed(pass) = self {
+            pass.end_layer(layer);
+        }
+    }
+
+    /// All layers are done.
+    pub fn complete(self) {
+        if let Self::Streamed(pass) = self {
+            pass.complete();
+        }
+    }
+}
+
+/// The chunks of a segment, which stay where they are for as long as this lives.
+#[derive(Debug)]
+pub(crate) enum Segment<'a> {
+    Mapped(&'a [u8], usize),
+    Streamed(StreamedSegment<'a>),
+}
+
+impl<'a> Segment<'a> {
+    fn mapped(layer: &'a MappedLayer, idx: u32, segment: u32) -> Result<Self, EngineError> {
+        let (chunks, bytes) = (layer.layout.segment(segment), layer.layout.record_bytes);
+        for chunk in chunks.clone() {
+            layer.record(idx, chunk)?;
+        }
+        let records = &layer.records[chunks.start as usize * bytes..chunks.end as usize * bytes];
+        Ok(Self::Mapped(records, bytes))
+    }
+
+    /// The record of each chunk, in order.
+    pub fn records(&self) -> impl Iterator<Item = &[u8]> {
+        let (mapped, streamed) = match self {
+            Self::Mapped(records, bytes) => (Some(records.chunks_exact(*bytes)), None),
+            Self::Streamed(segment) => (None, Some(segment.records())),
+        };
+        mapped.into_iter().flatten().chain(streamed.into_iter().flatten())
+    }
+}

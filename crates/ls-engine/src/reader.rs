@@ -1,0 +1,75 @@
+//! Reads that are waited for: resident tensors when loading, embedding rows for each batch.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use ls_io::{AlignedBuf, Completion, Priority, Request, Stream, StreamOptions};
+use parking_lot::Mutex;
+
+use crate::EngineError;
+
+/// How long to wait for the next of several reads.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Reads extents of a pack and waits for them.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    stream: Stream<AlignedBuf>,
+    completions: Mutex<Receiver<Completion<AlignedBuf>>>,
+}
+
+impl Reader {
+    pub fn open(path: &Path, options: &StreamOptions) -> Result<Self, EngineError> {
+        let (sender, completions) = channel();
+        // Whoever reads may have given up: then nobody wants it.
+        let stream = Stream::open(path, options, move |completion| drop(sender.send(completion)))?;
+        Ok(Self { stream, completions: Mutex::new(completions) })
+    }
+
+    /// The stream itself.
+    pub fn stream(&self) -> &Stream<AlignedBuf> {
+        &self.stream
+    }
+
+    /// Fills each buffer from its offset on, and calls `each` with its number as it arrives.
+    ///
+    /// # Errors
+    ///
+    /// If a read fails, takes too long, or `each` fails; the buffers are gone then.
+    pub fn read(
+        &self,
+        buffers: impl IntoIterator<Item = (u64, AlignedBuf)>,
+        each: &mut dyn FnMut(usize, AlignedBuf) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let completions = self.completions.lock();
+        let mut waiting = 0;
+        self.stream.submit(buffers.into_iter().map(|(offset, buf)| {
+            let tag = waiting as u64;
+            waiting += 1;
+            Request { tag, offset, priority: Priority(tag), buf }
+        }));
+        let mut result = Ok(());
+        while waiting > 0 {
+            let Ok(completion) = completions.recv_timeout(DEADLINE) else {
+                self.stream.cancel_all();
+                return Err(EngineError::SlowDisk {
+                    path: self.stream.path().to_owned(),
+                    seconds: DEADLINE.as_secs(),
+                });
+            };
+            waiting -= 1;
+            let Completion { tag, buf, result: read } = completion;
+            let done = read.map_err(EngineError::Read).and_then(|()| match &result {
+                Ok(()) => each(tag as usize, buf),
+                Err(_) => Ok(()),
+            });
+            if done.is_err() && result.is_ok() {
+                // The rest is taken back, or waited for.
+                waiting -= self.stream.cancel_all().len();
+                result = done;
+            }
+        }
+        result
+    }
+}

@@ -1,0 +1,68 @@
+//! A segment that is handed to the computation.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use ls_cache::Pin;
+use ls_model::pack;
+
+use super::Streamer;
+use super::slot::Entry;
+use crate::EngineError;
+
+/// The chunks of a segment, pinned for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct StreamedSegment<'a> {
+    streamer: &'a Streamer,
+    number: u64,
+    entries: Vec<Entry>,
+    n_fresh: usize,
+}
+
+impl<'a> StreamedSegment<'a> {
+    /// Checks the chunks that were just read and lets the cache have them.
+    pub(super) fn new(
+        streamer: &'a Streamer,
+        number: u64,
+        layer: u32,
+        chunks: Range<u32>,
+        entries: Vec<Entry>,
+    ) -> Result<Self, EngineError> {
+        let mut segment = Self { streamer, number, entries, n_fresh: 0 };
+        for (entry, chunk) in segment.entries.iter_mut().zip(chunks) {
+            let record = match std::mem::replace(entry, Entry::Missing) {
+                Entry::Fresh(record) => record,
+                other => {
+                    *entry = other;
+                    continue;
+                }
+            };
+            segment.n_fresh += 1;
+            pack::verify_chunk(&record, layer, chunk)?;
+            *entry = Entry::Resident(record.publish());
+        }
+        Ok(segment)
+    }
+
+    /// The record of each chunk, in order.
+    pub fn records(&self) -> impl Iterator<Item = &[u8]> {
+        let record = |pin: &Pin| self.streamer.cache.pinned_bytes(pin);
+        self.entries.iter().filter_map(move |entry| match entry {
+            Entry::Resident(pin) => Some(record(pin)),
+            // Every entry of a segment that was handed out is resident.
+            _ => None,
+        })
+    }
+}
+
+impl Drop for StreamedSegment<'_> {
+    fn drop(&mut self) {
+        let streamer = self.streamer;
+        for entry in self.entries.drain(..) {
+            entry.release(&streamer.cache);
+        }
+        streamer.outstanding.fetch_sub(self.n_fresh, Ordering::Relaxed);
+        streamer.arrivals.slot(self.number).free(std::mem::take(&mut self.entries));
+        streamer.pump();
+    }
+}

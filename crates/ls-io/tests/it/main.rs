@@ -1,0 +1,1 @@
+//! Whole streams against a model of the file.
