@@ -1,0 +1,102 @@
+//! Frames that are being filled.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use stable_deref_trait::StableDeref;
+
+use crate::Key;
+use crate::cache::Inner;
+use crate::lease::{Pin, RawPin};
+use crate::sync::Arc;
+use crate::word::{DOOMED, FRESH, Word};
+
+/// A frame that belongs to whoever fills it for its key.
+///
+/// It borrows from nothing, so that a read in flight can own it, and it may be moved meanwhile:
+/// the bytes stay where they are. At first these are whatever the frame held before. Dropping it
+/// gives the frame back empty.
+#[must_use = "a fill that is dropped gives its frame back empty"]
+pub struct Fill {
+    cache: Arc<Inner>,
+    key: Key,
+    /// Owns the filling of this frame.
+    frame: u32,
+}
+
+impl Fill {
+    /// The caller owns the filling of `frame` and gives it up.
+    pub(crate) fn new(cache: Arc<Inner>, key: Key, frame: u32) -> Self {
+        Self { cache, key, frame }
+    }
+
+    /// Whose bytes are to be written.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Makes the key resident, held by the pin that is returned. Takes no lock.
+    pub fn publish(self) -> Pin {
+        let raw = RawPin { key: self.key, frame: self.frame, cache: self.cache.id };
+        self.finish(|cache, frame| {
+            cache.frames.publish(frame, Word::pinned);
+        });
+        Pin::new(raw)
+    }
+
+    /// Makes the key resident, held by no one. Until it is held for the first time, or its group's
+    /// visit has passed, it is the last that a policy would evict. Takes no lock, except while the
+    /// budget is exceeded.
+    pub fn publish_unpinned(self) {
+        self.finish(|cache, frame| {
+            let before = cache.frames.publish(frame, |word| word.with(FRESH));
+            cache.frames.released.mark(frame);
+            if before.has(DOOMED) {
+                cache.let_go(frame);
+            }
+        });
+    }
+
+    /// Ends the filling by `end`, and not by giving the frame back.
+    fn finish(self, end: impl FnOnce(&Inner, u32)) {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so the handle is moved out once; the other fields are
+        // plain numbers.
+        let cache = unsafe { std::ptr::read(&raw const this.cache) };
+        end(&cache, this.frame);
+    }
+}
+
+impl Deref for Fill {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the fill owns the frame, and is borrowed for as long as the slice lives.
+        unsafe { self.cache.frames.slab.bytes(self.frame) }
+    }
+}
+
+impl DerefMut for Fill {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the fill owns the frame, and is borrowed exclusively for as long as the slice
+        // lives. Who held the frame before let it go before it was reserved.
+        unsafe { self.cache.frames.slab.bytes_mut(self.frame) }
+    }
+}
+
+// SAFETY: the bytes lie in the slab, which does not move; both derefs lead to the same place.
+unsafe impl StableDeref for Fill {}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        self.cache.lock().abandon(&self.cache.frames, self.frame);
+    }
+}
+
+impl fmt::Debug for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fill({:?})", self.key)
+    }
+}

@@ -1,0 +1,200 @@
+//! The memory of all frames.
+//!
+//! Address space for the whole slab is reserved at once; the system gives pages when they are
+//! first touched. Who may touch which frame is decided elsewhere (`frames.rs`): this file only
+//! knows where it lies.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Range;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+/// Frames of equal size, one after the other.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    map: MmapRaw,
+    frame_bytes: usize,
+    page_bytes: usize,
+    /// Tells the model checker who touches which frame when.
+    #[cfg(loom)]
+    witness: Vec<loom::cell::UnsafeCell<()>>,
+}
+
+#[cfg(loom)]
+// SAFETY: the witnesses hold nothing, and the checker itself looks for races on them.
+unsafe impl Sync for Slab {}
+#[cfg(loom)]
+// SAFETY: as above.
+unsafe impl Send for Slab {}
+
+impl Slab {
+    /// Reserves address space; `bytes` is not zero and a multiple of `frame_bytes`.
+    pub fn new(bytes: usize, frame_bytes: usize) -> io::Result<Self> {
+        // Without a promise of swap: what counts is what is touched, and that has a budget.
+        let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
+        Ok(Self {
+            map: map.into(),
+            frame_bytes,
+            page_bytes: page_bytes(),
+            #[cfg(loom)]
+            witness: (0..bytes / frame_bytes).map(|_| loom::cell::UnsafeCell::new(())).collect(),
+        })
+    }
+
+    pub fn frame_bytes(&self) -> usize {
+        self.frame_bytes
+    }
+
+    fn start_of(&self, frame: u32) -> *mut u8 {
+        let start = frame as usize * self.frame_bytes;
+        assert!(start < self.map.len(), "a frame of this slab");
+        self.map.as_mut_ptr().wrapping_add(start)
+    }
+
+    /// The frame's bytes.
+    ///
+    /// # Safety
+    ///
+    /// The frame is pinned, or owned by a fill that is borrowed, for as long as the slice lives,
+    /// and its last writer happened before.
+    pub unsafe fn bytes(&self, frame: u32) -> &[u8] {
+        #[cfg(loom)]
+        self.witness[frame as usize].with(|_| ());
+        // SAFETY: within the map, which is zeroed or written memory that lives as long as `self`.
+        // By the caller's promise no one writes to it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.start_of(frame), self.frame_bytes) }
+    }
+
+    /// The frame's bytes, to be written.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only one who touches the frame for as long as the slice lives, and all
+    /// earlier touches happened before.
+    #[allow(clippy::mut_from_ref)] // exclusive by the caller's promise
+    pub unsafe fn bytes_mut(&self, frame: u32) -> &mut [u8] {
+        #[cfg(loom)]
+        self.witness[frame as usize].with_mut(|_| ());
+        // SAFETY: as in `bytes`; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start_of(frame), self.frame_bytes) }
+    }
+
+    /// Gives the pages of a frame back to the system, those included that it shares with frames
+    /// for which `is_free` holds (where pages are larger than frames). What cannot be given back
+    /// stays.
+    ///
+    /// # Safety
+    ///
+    /// No one touches the frame, nor any frame for which `is_free` holds, until this returns.
+    pub unsafe fn give_back(&self, frame: u32, is_free: impl Fn(u32) -> bool) {
+        let range = self.pages_of(frame, is_free);
+        if range.is_empty() {
+            return;
+        }
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            // SAFETY: private anonymous pages of this map, which read as zeros from now on; by the
+            // caller's promise no reference to them exists.
+            let given = unsafe {
+                let advice = memmap2::UncheckedAdvice::DontNeed;
+                self.map.unchecked_advise_range(advice, range.start, range.len())
+            };
+            // Locked pages are refused: they stay, and nothing else changes.
+            given.ok();
+        }
+    }
+
+    /// Keeps the system from joining pages to huge ones behind our back: with them, pages that
+    /// were given back would return.
+    pub fn refuse_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        // Systems without huge pages refuse, and have nothing to be kept from.
+        self.map.advise(memmap2::Advice::NoHugePage).ok();
+    }
+
+    /// Whole pages of the frame, as a range of bytes of the map.
+    fn pages_of(&self, frame: u32, is_free: impl Fn(u32) -> bool) -> Range<usize> {
+        let (size, page) = (self.frame_bytes, self.page_bytes);
+        let (start, end) = (frame as usize * size, (frame as usize + 1) * size);
+        let outer = start - start % page..end.next_multiple_of(page).min(self.map.len());
+        let all_free = |bytes: Range<usize>| {
+            (bytes.start / size..bytes.end.div_ceil(size)).all(|f| is_free(f as u32))
+        };
+        let from = if all_free(outer.start..start) { outer.start } else { outer.start + page };
+        let to = if all_free(end..outer.end) { outer.end } else { end - end % page };
+        from..to.max(from)
+    }
+}
+
+#[cfg(unix)]
+fn page_bytes() -> usize {
+    // SAFETY: asks for a constant of the system.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).unwrap_or(1 << 16)
+}
+
+#[cfg(not(unix))]
+fn page_bytes() -> usize {
+    1 << 16
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn slab(frame_bytes: usize, n_frames: usize, page_bytes: usize) -> Slab {
+        Slab { page_bytes, ..Slab::new(frame_bytes * n_frames, frame_bytes).unwrap() }
+    }
+
+    #[test]
+    fn frames_start_zeroed_and_apart() {
+        let slab = slab(4096, 3, 4096);
+        // SAFETY: no one else touches the slab.
+        unsafe {
+            slab.bytes_mut(1).fill(7);
+            assert!(slab.bytes(0).iter().chain(slab.bytes(2)).all(|b| *b == 0));
+            assert!(slab.bytes(1).iter().all(|b| *b == 7));
+        }
+    }
+
+    #[test]
+    fn small_pages_are_given_back_frame_by_frame() {
+        let slab = slab(8192, 3, 4096);
+        assert_eq!(slab.pages_of(1, |_| false), 8192..16384);
+        assert_eq!(slab.pages_of(1, |_| true), 8192..16384);
+    }
+
+    #[test]
+    fn a_large_page_is_given_back_once_all_its_frames_are_free() {
+        let slab = slab(4096, 6, 16384);
+        assert!(slab.pages_of(1, |f| f != 3).is_empty());
+        assert_eq!(slab.pages_of(1, |f| f < 4), 0..16384);
+        // The last page is cut off by the end of the slab.
+        assert_eq!(slab.pages_of(4, |f| f >= 4), 16384..24576);
+    }
+
+    #[test]
+    fn a_frame_across_large_pages_gives_back_those_in_its_middle() {
+        let slab = slab(36864, 3, 16384);
+        assert_eq!(slab.pages_of(1, |_| false), 49152..65536);
+        assert_eq!(slab.pages_of(1, |f| f == 0), 32768..65536);
+        assert_eq!(slab.pages_of(1, |f| f == 2), 49152..81920);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_given_back_reads_as_zeros() {
+        let page = page_bytes();
+        let slab = slab(page, 2, page);
+        // SAFETY: no one else touches the slab.
+        unsafe {
+            slab.bytes_mut(0).fill(1);
+            slab.bytes_mut(1).fill(2);
+            slab.give_back(0, |_| false);
+            assert!(slab.bytes(0).iter().all(|b| *b == 0));
+            assert!(slab.bytes(1).iter().all(|b| *b == 2));
+        }
+    }
+}
