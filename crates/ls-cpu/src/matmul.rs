@@ -8,8 +8,9 @@ use crate::simd;
 use crate::tile::{TILE_ROWS, Tile};
 use crate::{Activations, Isa, Matrix};
 
-/// From this many activation rows on, unpacking a tile of weights pays (measured).
-pub(crate) const BATCH: usize = 8;
+/// From this many rows of activations on, unpacking a tile of weights pays (measured), and
+/// products go that way.
+pub const BATCH: usize = 8;
 
 /// A processor to compute on: its instruction set and a pool of threads.
 #[derive(Debug)]

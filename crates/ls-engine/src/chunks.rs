@@ -34,16 +34,18 @@ impl MappedLayer {
         Ok(Self { layout, records, verified })
     }
 
-    /// The record of a chunk, which is verified when it is used for the first time.
-    fn record(&self, layer: u32, chunk: u32) -> Result<&[u8], EngineError> {
-        let bytes = self.layout.record_bytes;
-        let record = &self.records[chunk as usize * bytes..][..bytes];
-        let (word, bit) = (&self.verified[chunk as usize / 64], 1 << (chunk % 64));
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            pack::verify_chunk(record, layer, chunk)?;
-            word.fetch_or(bit, Ordering::Relaxed);
+    /// The records of a segment. Each is verified when it is used for the first time.
+    fn segment(&self, layer: u32, segment: u32) -> Result<&[u8], EngineError> {
+        let (chunks, bytes) = (self.layout.segment(segment), self.layout.record_bytes);
+        let records = &self.records[chunks.start as usize * bytes..chunks.end as usize * bytes];
+        for (chunk, record) in chunks.zip(records.chunks_exact(bytes)) {
+            let (word, bit) = (&self.verified[chunk as usize / 64], 1 << (chunk % 64));
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                pack::verify_chunk(record, layer, chunk)?;
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
         }
-        Ok(record)
+        Ok(records)
     }
 }
 
@@ -90,7 +92,9 @@ impl<'a> ChunkPass<'a> {
     pub fn segment(&self, layer: usize, segment: u32) -> Result<Segment<'a>, EngineError> {
         match self {
             Self::Mapped(layers) => {
-                Segment::mapped(&layers[layer], layer as u32, segment)
+                let layer_chunks = &layers[layer];
+                let records = layer_chunks.segment(layer as u32, segment)?;
+                Ok(Segment::Mapped(records, layer_chunks.layout.record_bytes))
             }
             Self::Streamed(pass) => pass.segment(layer, segment).map(Segment::Streamed),
         }
@@ -118,16 +122,7 @@ pub(crate) enum Segment<'a> {
     Streamed(StreamedSegment<'a>),
 }
 
-impl<'a> Segment<'a> {
-    fn mapped(layer: &'a MappedLayer, idx: u32, segment: u32) -> Result<Self, EngineError> {
-        let (chunks, bytes) = (layer.layout.segment(segment), layer.layout.record_bytes);
-        for chunk in chunks.clone() {
-            layer.record(idx, chunk)?;
-        }
-        let records = &layer.records[chunks.start as usize * bytes..chunks.end as usize * bytes];
-        Ok(Self::Mapped(records, bytes))
-    }
-
+impl Segment<'_> {
     /// The record of each chunk, in order.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         let (mapped, streamed) = match self {

@@ -6,6 +6,7 @@ use ls_model::pack::{self, RowLayout};
 use parking_lot::Mutex;
 
 use crate::EngineError;
+use crate::bytes::Bytes;
 use crate::reader::Reader;
 use crate::weights::{Weight, format};
 
@@ -17,8 +18,10 @@ const AT_ONCE: usize = 32;
 pub(crate) enum Embedding {
     /// From memory.
     Matrix(Weight),
+    /// From the records of a pack that are in memory.
+    Records(RowLayout, Bytes),
     /// From the pack, row by row: it is as large as many layers, and a token needs one row.
-    Rows(Box<FlashRows>),
+    Flash(Box<FlashRows>),
 }
 
 impl Embedding {
@@ -32,7 +35,18 @@ impl Embedding {
                 }
                 Ok(())
             }
-            Self::Rows(rows) => rows.lookup(tokens, out),
+            Self::Records(layout, records) => {
+                let outs = out.chunks_exact_mut(layout.d_model);
+                for (token, out) in tokens.iter().zip(outs) {
+                    let record = layout.record_of(*token as usize);
+                    let at = record as usize * layout.record_bytes;
+                    let bytes = &records[at..at + layout.record_bytes];
+                    pack::verify_rows(bytes, record)?;
+                    read_row(layout, bytes, *token, out);
+                }
+                Ok(())
+            }
+            Self::Flash(rows) => rows.lookup(tokens, out),
         }
     }
 }
@@ -93,15 +107,19 @@ impl FlashRows {
                 let record = batch[i][0].0;
                 pack::verify_rows(&buf, record)?;
                 for (_, t) in batch[i] {
-                    let row = &buf[self.layout.row_in_record(tokens[*t] as usize)];
                     let out = &mut out[t * self.layout.d_model..][..self.layout.d_model];
-                    dequantize_row(format(self.layout.dtype), row, out);
+                    read_row(&self.layout, &buf, tokens[*t], out);
                 }
                 buffers.push(buf);
                 Ok(())
             })?;
         }
     }
+}
+
+fn read_row(layout: &RowLayout, record: &[u8], token: u32, out: &mut [f32]) {
+    let row = &record[layout.row_in_record(token as usize)];
+    dequantize_row(format(layout.dtype), row, out);
 }
 
 fn new_buffer(len: usize) -> Result<AlignedBuf, EngineError> {

@@ -1,8 +1,13 @@
 //! What can go wrong between a model's path and its answer.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use ls_model::pack::{ChunkDamage, RowDamage, TensorDamage};
 use ls_model::{ModelError, TokenizerError};
+
+use crate::budget::Floor;
+use crate::stream::ReadFailure;
 
 /// Errors of the engine.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +62,74 @@ pub enum EngineError {
         /// Tokens of context asked for.
         context: usize,
     },
+    /// A budget that not even the smallest plan fits.
+    #[error("a budget of {budget_bytes} bytes is too small: {floor}")]
+    Budget {
+        /// The budget asked for.
+        budget_bytes: u64,
+        /// What the smallest one consists of.
+        floor: Box<Floor>,
+    },
+    /// Weights can only be streamed from a pack.
+    #[error("{} is no pack; only packs can be run within a budget, so pack it first", path.display())]
+    NotAPack {
+        /// The model.
+        path: PathBuf,
+    },
+    /// The system has no memory for something that the plan has room for.
+    #[error("cannot allocate {bytes} bytes: {source}")]
+    Allocate {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The pack cannot be opened for streaming.
+    #[error(transparent)]
+    Io(#[from] ls_io::IoError),
+    /// The cache cannot be made.
+    #[error(transparent)]
+    Cache(#[from] ls_cache::CacheError),
+    /// A chunk could not be read.
+    #[error("layer {layer}, chunk {chunk}: {cause}")]
+    ChunkRead {
+        /// The layer.
+        layer: u32,
+        /// The chunk of that layer.
+        chunk: u32,
+        /// Why.
+        cause: Arc<ls_io::ReadError>,
+    },
+    /// A chunk's bytes are not what was packed.
+    #[error(transparent)]
+    ChunkDamage(#[from] ChunkDamage),
+    /// Embedding rows are not what was packed.
+    #[error(transparent)]
+    RowDamage(#[from] RowDamage),
+    /// A tensor's bytes are not what was packed.
+    #[error(transparent)]
+    TensorDamage(#[from] TensorDamage),
+    /// A tensor or embedding row could not be read.
+    #[error(transparent)]
+    Read(ls_io::ReadError),
+    /// A chunk did not come in time.
+    #[error("layer {layer}, chunk {chunk} was not read within {seconds} seconds; is the disk alive?")]
+    LateRead {
+        /// The layer.
+        layer: u32,
+        /// The chunk of that layer.
+        chunk: u32,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// Tensors or embedding rows did not come in time.
+    #[error("{}: nothing was read within {seconds} seconds; is the disk alive?", path.display())]
+    SlowDisk {
+        /// The pack.
+        path: PathBuf,
+        /// How long was waited.
+        seconds: u64,
+    },
     /// The context is full: no further token fits.
     #[error("the context of {limit} tokens is full; use a larger context")]
     ContextFull {
@@ -74,4 +147,10 @@ pub enum EngineError {
     /// There is nothing to compute logits after.
     #[error("no tokens: the prompt is empty and the model has no BOS token")]
     NoTokens,
+}
+
+impl From<ReadFailure> for EngineError {
+    fn from(ReadFailure { layer, chunk, cause }: ReadFailure) -> Self {
+        Self::ChunkRead { layer, chunk, cause }
+    }
 }

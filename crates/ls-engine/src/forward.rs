@@ -1,29 +1,35 @@
 //! The forward pass: a batch of tokens through all layers.
 
 use ls_cpu::{AttentionShape, Cpu, Gate, Pairing, Product, add, rms_norm, rms_norm_in_place, rope};
+use parking_lot::Mutex;
 use ls_model::Config;
 use ls_model::config::{Activation, RopeLayout};
 
+use crate::EngineError;
+use crate::chunks::{ChunkPass, ChunkSource};
 use crate::rotary::{Angles, Frequencies};
-use crate::state::{Buffers, State};
-use crate::weights::{Layer, Weights};
+use crate::state::{Buffers, Hidden, State};
+use crate::weights::{ChunkedMlp, Layer, Mlp, Weights};
 
 /// What the forward pass reads: everything but the sequence.
 pub(crate) struct Forward<'a> {
     pub cpu: &'a Cpu,
     pub config: &'a Config,
     pub weights: &'a Weights,
+    /// `None`: no layer's MLP is chunks.
+    pub chunks: Option<&'a ChunkSource>,
     /// Of layers that see everything, and of those with a window.
     pub frequencies: &'a [Frequencies; 2],
 }
 
 impl Forward<'_> {
     /// Runs `tokens` (at most a batch, known to fit) through all layers. Their residual streams
-    /// are left in the buffers, and the sequence is longer by them.
-    pub fn tokens(&self, state: &mut State, tokens: &[u32]) {
+    /// are left in the buffers, and the sequence is longer by them, unless there is an error.
+    pub fn tokens(&self, state: &mut State, tokens: &[u32]) -> Result<(), EngineError> {
         let (n, start, d) = (tokens.len(), state.len, self.config.d_model);
         let b = &mut state.buffers;
-        self.embed(tokens, &mut b.x[..n * d]);
+        self.embed(tokens, &mut b.x[..n * d])?;
+        let pass = self.chunks.map(ChunkSource::begin_pass);
         for (angles, frequencies) in b.angles.iter_mut().zip(self.frequencies) {
             angles.set(frequencies, start, n);
         }
@@ -40,9 +46,13 @@ impl Forward<'_> {
             let (q, attended) = (&b.q[..n * heads], &mut b.attended[..n * heads]);
             self.cpu.attention(shape, &state.cache[i], start, n, q, attended);
             self.attention_output(layer, b, n);
-            self.mlp(layer, b, n);
+            self.mlp(i, layer, pass.as_ref(), b, n)?;
+        }
+        if let Some(pass) = pass {
+            pass.complete();
         }
         state.len += n;
+        Ok(())
     }
 
     /// Logits after rows `rows` of the batch, `[rows, vocab_size]`.
@@ -55,14 +65,12 @@ impl Forward<'_> {
         self.cpu.matmul(self.weights.head(), &b.last, rows.len(), out);
     }
 
-    fn embed(&self, tokens: &[u32], x: &mut [f32]) {
-        let embedding = self.weights.embedding.view();
-        for (token, x) in tokens.iter().zip(x.chunks_exact_mut(self.config.d_model)) {
-            embedding.dequantize_row(*token as usize, x);
-            if self.config.embedding_scale != 1.0 {
-                x.iter_mut().for_each(|x| *x *= self.config.embedding_scale);
-            }
+    fn embed(&self, tokens: &[u32], x: &mut [f32]) -> Result<(), EngineError> {
+        self.weights.embedding.lookup(tokens, x)?;
+        if self.config.embedding_scale != 1.0 {
+            x.iter_mut().for_each(|x| *x *= self.config.embedding_scale);
         }
+        Ok(())
     }
 
     /// Queries, keys and values of a layer, rotated.
@@ -123,17 +131,106 @@ impl Forward<'_> {
         self.add_delta(&layer.post_attn_norm, b, n);
     }
 
-    fn mlp(&self, layer: &Layer, b: &mut Buffers, n: usize) {
+    fn mlp(
+        &self,
+        i: usize,
+        layer: &Layer,
+        pass: Option<&ChunkPass<'_>>,
+        b: &mut Buffers,
+        n: usize,
+    ) -> Result<(), EngineError> {
         let (cpu, d) = (self.cpu, self.config.d_model);
         let gate = match self.config.activation {
             Activation::Silu => Gate::Silu,
             Activation::GeluTanh => Gate::GeluTanh,
         };
         self.norm(&layer.ffn_norm, &b.x, &mut b.normed, n);
-        let (gate_rows, up_rows) = (layer.gate.view(), layer.up.view());
-        cpu.mlp_neurons(gate_rows, up_rows, gate, &b.normed, n, &mut b.hidden);
-        cpu.matmul(layer.down.view(), &b.hidden, n, &mut b.delta[..n * d]);
+        match (&layer.mlp, &mut b.hidden, pass) {
+            (Mlp::Rows { gate: gate_rows, up, down }, Hidden::Rows(hidden), _) => {
+                cpu.mlp_neurons(gate_rows.view(), up.view(), gate, &b.normed, n, hidden);
+                cpu.matmul(down.view(), hidden, n, &mut b.delta[..n * d]);
+            }
+            (Mlp::Chunks(mlp), Hidden::Segments { partial, neurons }, Some(pass)) => {
+                pass.begin_layer(i);
+                let (x, out) = (&b.normed, &mut b.delta[..n * d]);
+                if n < ls_cpu::BATCH {
+                    self.few_tokens(i, mlp, gate, pass, x, n, partial, out)?;
+                } else {
+                    self.many_tokens(i, mlp, gate, pass, x, n, neurons, out)?;
+                }
+                pass.end_layer(i);
+            }
+            _ => unreachable!("buffers are made for the weights"),
+        }
         self.add_delta(&layer.post_ffn_norm, b, n);
+        Ok(())
+    }
+
+    /// Each thread takes segments; what they add is summed in their order.
+    #[allow(clippy::too_many_arguments)] // one region's whole context
+    fn few_tokens(
+        &self,
+        i: usize,
+        mlp: &ChunkedMlp,
+        gate: Gate,
+        pass: &ChunkPass<'_>,
+        x: &ls_cpu::Activations,
+        n: usize,
+        partial: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let (cpu, len) = (self.cpu, out.len());
+        let partial = &mut partial[..mlp.layout.n_segments() as usize * len];
+        let failure = Mutex::new(None);
+        cpu.pool().for_each_chunk(partial, len, &|s, out| {
+            if failure.lock().is_some() {
+                return;
+            }
+            out.fill(0.0);
+            match pass.segment(i, s as u32) {
+                Ok(segment) => {
+                    for chunk in mlp.chunks(s as u32, segment.records()) {
+                        cpu.chunk(&mlp.shape, chunk, gate, x, n, out);
+                    }
+                }
+                Err(error) => {
+                    failure.lock().get_or_insert(error);
+                }
+            }
+        });
+        if let Some(error) = failure.into_inner() {
+            return Err(error);
+        }
+        let (partial, piece) = (&*partial, (len / cpu.pool().threads()).max(64));
+        cpu.pool().for_each_chunk(out, piece, &|p, out| {
+            out.fill(0.0);
+            for segment in partial.chunks_exact(len) {
+                add(cpu.isa(), out, &segment[p * piece..][..out.len()]);
+            }
+        });
+        Ok(())
+    }
+
+    /// All threads work on one segment after the other.
+    #[allow(clippy::too_many_arguments)] // one region's whole context
+    fn many_tokens(
+        &self,
+        i: usize,
+        mlp: &ChunkedMlp,
+        gate: Gate,
+        pass: &ChunkPass<'_>,
+        x: &ls_cpu::Activations,
+        n: usize,
+        neurons: &mut Vec<f32>,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        out.fill(0.0);
+        for s in 0..mlp.layout.n_segments() {
+            let segment = pass.segment(i, s)?;
+            let chunks: Vec<_> = mlp.chunks(s, segment.records()).collect();
+            self.cpu.chunks_batch(&mlp.shape, &chunks, gate, x, n, neurons, out);
+        }
+        Ok(())
     }
 
     fn norm(&self, weight: &[f32], x: &[f32], out: &mut ls_cpu::Activations, n: usize) {

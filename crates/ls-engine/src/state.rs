@@ -12,6 +12,10 @@ use crate::rotary::Angles;
 /// buffers grow.
 pub(crate) const BATCH: usize = 256;
 
+/// The same where the MLP is chunks: each batch takes every chunk once, so that a prompt that is
+/// one batch reads what is not in memory once. The MLP's neurons have no buffer then.
+pub(crate) const CHUNK_BATCH: usize = 512;
+
 /// Rows of logits that exist at once when every token's logits are asked for.
 pub(crate) const LOGIT_ROWS: usize = 32;
 
@@ -43,33 +47,98 @@ pub(crate) struct Buffers {
     pub attended_q8: Activations,
     /// What a block adds to the residual stream, `[batch, d_model]`.
     pub delta: Vec<f32>,
-    /// The MLP's neurons, `[batch, d_ff]`.
-    pub hidden: Activations,
+    /// The MLP's neurons, `[batch, d_ff]`; of a segment where the MLP is chunks, `[batch, neurons]`.
+    pub hidden: Hidden,
     /// Inputs of the output head, `[LOGIT_ROWS, d_model]`.
     pub last: Activations,
     /// Angles of layers that see everything, and of those with a window.
     pub angles: [Angles; 2],
 }
 
-/// Bytes of a state; `None` when they cannot be counted in a `usize`.
-fn bytes(config: &Config, capacity: usize) -> Option<usize> {
+/// The MLP's neurons.
+#[derive(Debug)]
+pub(crate) enum Hidden {
+    /// Of all neurons, `[batch, d_ff]`.
+    Rows(Activations),
+    /// For chunks.
+    Segments {
+        /// What each segment adds to the output of few tokens, `[segments, tokens, d_model]`.
+        partial: Vec<f32>,
+        /// Neurons of one segment, for many tokens.
+        neurons: Vec<f32>,
+    },
+}
+
+/// What the buffers of the MLP depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MlpSize {
+    /// Matrices.
+    Rows,
+    /// Chunks: the most segments of a layer, and the most neurons of a segment.
+    Chunks { segments: usize, neurons: usize },
+}
+
+impl MlpSize {
+    /// Tokens of a batch.
+    pub fn batch(self) -> usize {
+        match self {
+            Self::Rows => BATCH,
+            Self::Chunks { .. } => CHUNK_BATCH,
+        }
+    }
+
+    fn hidden(self, config: &Config, batch: usize) -> Hidden {
+        match self {
+            Self::Rows => Hidden::Rows(Activations::new(batch, config.d_ff)),
+            Self::Chunks { segments, neurons } => Hidden::Segments {
+                partial: vec![0.0; segments * (ls_cpu::BATCH - 1).min(batch) * config.d_model],
+                neurons: Vec::with_capacity(neurons * batch),
+            },
+        }
+    }
+
+    fn hidden_bytes(self, config: &Config, batch: usize) -> Option<usize> {
+        match self {
+            Self::Rows => config.d_ff.checked_mul(8)?.checked_mul(batch),
+            Self::Chunks { segments, neurons } => {
+                let partial = segments.checked_mul(ls_cpu::BATCH)?.checked_mul(config.d_model)?;
+                partial.checked_add(neurons.checked_mul(batch)?)?.checked_mul(4)
+            }
+        }
+    }
+}
+
+/// Bytes of keys and values for `capacity` tokens; `None` when they cannot be counted.
+pub(crate) fn kv_bytes(config: &Config, capacity: usize) -> Option<usize> {
+    let width = config.n_kv_heads.checked_mul(config.head_dim)?;
+    width.checked_mul(capacity)?.checked_mul(config.n_layers)?.checked_mul(4)
+}
+
+/// Bytes of a state without keys and values; `None` when they cannot be counted.
+pub(crate) fn buffer_bytes(config: &Config, capacity: usize, mlp: MlpSize) -> Option<usize> {
     let (heads, kv_heads) = (
         config.n_heads.checked_mul(config.head_dim)?,
         config.n_kv_heads.checked_mul(config.head_dim)?,
     );
-    let batch = BATCH.min(capacity);
-    let cache = kv_heads.checked_mul(capacity)?.checked_mul(config.n_layers)?.checked_mul(4)?;
+    let batch = mlp.batch().min(capacity);
     // f32 for each value, and less than as much again for its 8-bit form where there is one.
-    let rows = [config.d_model.checked_mul(4)?, heads.checked_mul(4)?, kv_heads, config.d_ff];
+    let rows = [config.d_model.checked_mul(3)?, heads.checked_mul(2)?, kv_heads];
     let row = rows.into_iter().try_fold(0usize, |sum, n| sum.checked_add(n.checked_mul(8)?))?;
     let last = LOGIT_ROWS.checked_mul(config.d_model)?.checked_mul(8)?;
     let logits = config.vocab_size.checked_mul(4)?;
-    cache.checked_add(row.checked_mul(batch)?)?.checked_add(last)?.checked_add(logits)
+    let hidden = mlp.hidden_bytes(config, batch)?;
+    row.checked_mul(batch)?.checked_add(hidden)?.checked_add(last)?.checked_add(logits)
 }
 
 impl State {
-    pub(crate) fn new(config: &Config, capacity: usize) -> Result<Self, EngineError> {
-        let bytes = bytes(config, capacity);
+    pub(crate) fn new(
+        config: &Config,
+        capacity: usize,
+        mlp: MlpSize,
+    ) -> Result<Self, EngineError> {
+        let kv = kv_bytes(config, capacity);
+        let buffers = buffer_bytes(config, capacity, mlp);
+        let bytes = kv.zip(buffers).and_then(|(kv, buffers)| kv.checked_add(buffers));
         // Allocations that fail end the process, so the whole of it is asked for once before.
         let mut probe = Vec::<u8>::new();
         let fits = bytes.is_some_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
@@ -77,7 +146,7 @@ impl State {
             return Err(EngineError::Memory { bytes, context: capacity });
         }
         drop(probe);
-        let batch = BATCH.min(capacity);
+        let batch = mlp.batch().min(capacity);
         let (heads, kv_heads) =
             (config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim);
         let cache = || KvCache::new(config.n_kv_heads, config.head_dim, capacity);
@@ -94,7 +163,7 @@ impl State {
                 attended: vec![0.0; batch * heads],
                 attended_q8: Activations::new(batch, heads),
                 delta: vec![0.0; batch * config.d_model],
-                hidden: Activations::new(batch, config.d_ff),
+                hidden: mlp.hidden(config, batch),
                 last: Activations::new(LOGIT_ROWS, config.d_model),
                 angles: [Angles::new(&config.rope, batch), Angles::new(&config.rope, batch)],
             },
@@ -132,9 +201,9 @@ mod tests {
         let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
         let model = ls_model::ModelFile::open(fixtures.join("tiny-book.gguf")).unwrap();
         for capacity in [usize::MAX, usize::MAX / 1000, 1 << 50] {
-            let state = State::new(model.config(), capacity).map(drop);
+            let state = State::new(model.config(), capacity, MlpSize::Rows).map(drop);
             assert!(matches!(state, Err(EngineError::Memory { .. })), "{capacity}: {state:?}");
         }
-        assert!(State::new(model.config(), 64).is_ok());
+        assert!(State::new(model.config(), 64, MlpSize::Rows).is_ok());
     }
 }
