@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::TensorType;
 use crate::gguf::{GgufError, MetadataError};
+use crate::pack::PackFileError;
 use crate::safetensors::SafetensorsError;
 
 /// Errors of reading and writing model files.
@@ -57,6 +58,14 @@ pub enum ModelError {
         path: PathBuf,
         /// What is wrong in it.
         source: SafetensorsError,
+    },
+    /// Not a valid pack.
+    #[error("{}: {source}", path.display())]
+    Pack {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: PackFileError,
     },
     /// A JSON file that does not parse.
     #[error("{} is not valid JSON: {source}", path.display())]
@@ -215,6 +224,26 @@ pub enum ModelError {
         expected: &'static str,
         /// The type that it has.
         found: TensorType,
+    },
+    /// A tensor that was asked for in one piece is stored in many.
+    #[error("{}: tensor {tensor:?} is there, but in pieces; see the layout of the pack", path.display())]
+    Scattered {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+    },
+    /// Bytes were asked for that the file does not have.
+    #[error("{} has {file_len} bytes; {n_bytes} at offset {offset} are not there", path.display())]
+    OutOfFile {
+        /// The file.
+        path: PathBuf,
+        /// First byte that was asked for.
+        offset: u64,
+        /// Bytes that were asked for.
+        n_bytes: u64,
+        /// Length of the file.
+        file_len: u64,
     },
     /// The file was cut after it was opened.
     #[error("{}: tensor {tensor:?} ends at byte {end}, but the file was cut from {expected} to {found} bytes since it was opened; open it again", path.display())]

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use crate::config::{self, Config};
 use crate::error::{ModelError, Warning};
 use crate::gguf::{self, Metadata};
+use crate::pack::{self, Pack};
 use crate::safetensors::{self, Folder};
 use crate::schema;
-use crate::shared::SharedTensor;
+use crate::shared::{SharedBytes, SharedTensor};
 use crate::tensor::{Tensor, TensorInfo};
 use crate::weights::Weights;
 
@@ -31,20 +32,30 @@ pub struct ModelFile {
     source: Source,
     config: Config,
     weights: Weights,
+    pack: Option<Pack>,
     warnings: Vec<Warning>,
 }
 
+/// What opening a model of any kind gives.
+type Opened = (Source, Config, Weights, Option<Pack>);
+
 impl ModelFile {
-    /// Opens a `.gguf` file (any part of one that is split) or a safetensors folder.
+    /// Opens a `.gguf` file (any part of one that is split), a safetensors folder, or a pack,
+    /// which is known by its first bytes.
     ///
     /// # Errors
     /// The model cannot be read, is damaged, or needs something that is not supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let (source, config, weights) =
-            if path.is_dir() { open_folder(path)? } else { open_gguf(path)? };
+        let (source, config, weights, pack) = if path.is_dir() {
+            open_folder(path)?
+        } else if pack::is_pack(path) {
+            open_pack(path)?
+        } else {
+            open_gguf(path)?
+        };
         let warnings = schema::check(&config, &weights, path)?;
-        Ok(Self { path: path.to_owned(), source, config, weights, warnings })
+        Ok(Self { path: path.to_owned(), source, config, weights, pack, warnings })
     }
 
     /// The path that was opened.
@@ -62,9 +73,15 @@ impl ModelFile {
         self.weights.file_bytes()
     }
 
-    /// Bytes of all tensors.
+    /// Bytes of all tensors, those included that a pack has in pieces; without padding.
     pub fn weights_bytes(&self) -> u64 {
-        self.weights.infos().iter().map(|info| info.n_bytes as u64).sum()
+        let whole: u64 = self.weights.infos().iter().map(|info| info.n_bytes as u64).sum();
+        whole + self.pack.as_ref().map_or(0, Pack::scattered_bytes)
+    }
+
+    /// Where the tensors lie that are not in one piece, if the model is a pack.
+    pub fn pack(&self) -> Option<&Pack> {
+        self.pack.as_ref()
     }
 
     /// Shapes and choices of the decoder.
@@ -90,12 +107,13 @@ impl ModelFile {
         }
     }
 
-    /// Names, types and shapes of all tensors, in the order of the files.
+    /// Names, types and shapes of all tensors, in the order of the files. Of a pack: those in one
+    /// piece.
     pub fn tensors(&self) -> &[TensorInfo] {
         self.weights.infos()
     }
 
-    /// The tensor of this name, as GGUF names it; `None` when there is none.
+    /// The tensor of this name, as GGUF names it; `None` when there is none, or not in one piece.
     ///
     /// # Errors
     /// The file was cut since it was opened.
@@ -106,17 +124,31 @@ impl ModelFile {
     /// The tensor of this name, which must have the shape `expected` (outermost first).
     ///
     /// # Errors
-    /// It is missing or has another shape, or the file was cut since it was opened.
+    /// It is missing, in pieces or has another shape, or the file was cut since it was opened.
     pub fn require(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
         self.weights.load(self.weights.require(name, expected, &self.path)?)
     }
 
-    /// The tensor of this name, with data that keeps the file mapped; `None` when there is none.
+    /// The tensor of this name, with data that keeps the file mapped; `None` when there is none,
+    /// or not in one piece.
     ///
     /// # Errors
     /// The file was cut since it was opened.
     pub fn share(&self, name: &str) -> Result<Option<SharedTensor>, ModelError> {
         self.weights.info(name).map(|info| self.weights.share(info)).transpose()
+    }
+
+    /// Any bytes of the first file, kept mapped by what is returned: chunks and rows of a pack.
+    ///
+    /// # Errors
+    /// The file does not have them, or was cut since it was opened.
+    pub fn share_range(&self, offset: u64, n_bytes: usize) -> Result<SharedBytes, ModelError> {
+        self.weights.share_range(offset, n_bytes)
+    }
+
+    /// Says that a tensor's bytes will not be read again soon.
+    pub(crate) fn forget(&self, name: &str) {
+        self.weights.forget(name);
     }
 
     /// Looks whether the files still hold all tensors. Cheap enough to call before each prompt.
@@ -127,21 +159,31 @@ impl ModelFile {
     /// # Errors
     /// A file was cut since it was opened.
     pub fn check_whole(&self) -> Result<(), ModelError> {
-        self.weights.check_whole()
+        self.weights.check_whole()?;
+        match self.pack {
+            // Its last bytes are in no tensor, and are mapped without being touched.
+            Some(_) => self.share_range(self.size_bytes(), 0).map(drop),
+            None => Ok(()),
+        }
     }
 }
 
-fn open_gguf(path: &Path) -> Result<(Source, Config, Weights), ModelError> {
-    let (metadata, weights) = gguf::open(path)?;
-    let config = config::from_gguf(&metadata, &weights, path)?;
-    Ok((Source::Gguf(metadata), config, weights))
+fn open_pack(path: &Path) -> Result<Opened, ModelError> {
+    let (source, config, weights, pack) = pack::open(path)?;
+    Ok((source, config, weights, Some(pack)))
 }
 
-fn open_folder(path: &Path) -> Result<(Source, Config, Weights), ModelError> {
+fn open_gguf(path: &Path) -> Result<Opened, ModelError> {
+    let (metadata, weights) = gguf::open(path)?;
+    let config = config::from_gguf(&metadata, &weights, path)?;
+    Ok((Source::Gguf(metadata), config, weights, None))
+}
+
+fn open_folder(path: &Path) -> Result<Opened, ModelError> {
     let folder = Folder::read(path)?;
     let config = config::from_folder(&folder)?;
     let weights = safetensors::open(&folder, config.arch)?;
-    Ok((Source::Safetensors(Box::new(folder)), config, weights))
+    Ok((Source::Safetensors(Box::new(folder)), config, weights, None))
 }
 
 #[cfg(test)]

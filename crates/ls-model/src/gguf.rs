@@ -8,6 +8,7 @@
 
 mod cursor;
 mod error;
+mod image;
 mod metadata;
 mod open;
 mod parse;
@@ -20,5 +21,8 @@ pub use metadata::{FromValue, Metadata, MetadataError, Mismatch};
 pub use parse::{Header, parse};
 pub use value::{Array, Value, ValueType};
 
+pub(crate) use cursor::{Cursor, Short};
+pub(crate) use image::{image, parse_image};
 pub(crate) use open::open;
 pub(crate) use parse::first_overlap;
+pub(crate) use types::{code as type_code, from_code as type_from_code};

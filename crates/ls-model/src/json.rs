@@ -33,9 +33,14 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Mode
 
 /// Reads a JSON object; `None` when the file is not there.
 pub(crate) fn read_settings(path: PathBuf) -> Result<Option<Settings>, ModelError> {
-    let Some(bytes) = read_file(&path, MAX_SETTINGS)? else { return Ok(None) };
-    match serde_json::from_slice(&bytes) {
-        Ok(fields) => Ok(Some(Settings { path, fields })),
+    let bytes = read_file(&path, MAX_SETTINGS)?;
+    bytes.map(|bytes| parse_settings(path, &bytes)).transpose()
+}
+
+/// The JSON object in `bytes`, which are those of the file at `path`.
+pub(crate) fn parse_settings(path: PathBuf, bytes: &[u8]) -> Result<Settings, ModelError> {
+    match serde_json::from_slice(bytes) {
+        Ok(fields) => Ok(Settings { path, fields }),
         Err(source) => Err(ModelError::Json { path, source }),
     }
 }

@@ -34,6 +34,7 @@ mod file;
 pub mod gguf;
 mod json;
 mod map;
+pub mod pack;
 pub mod safetensors;
 mod schema;
 mod shared;

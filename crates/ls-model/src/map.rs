@@ -1,11 +1,13 @@
 //! A file that is mapped into memory.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 
 use crate::{ModelError, SharedBytes};
 
@@ -44,12 +46,26 @@ impl Mapping {
 
     /// The first `n` bytes, read into memory: unlike mapped ones they cannot vanish.
     pub fn read_prefix(&self, n: u64) -> Result<Vec<u8>, ModelError> {
-        let io = |source| ModelError::Io { action: "read", path: self.path.clone(), source };
-        let n = n.min(self.len);
-        let mut bytes = Vec::with_capacity(usize::try_from(n).unwrap_or(usize::MAX));
-        let mut file = &self.file;
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        file.take(n).read_to_end(&mut bytes).map_err(io)?;
+        self.read(0, n)
+    }
+
+    /// Bytes `offset .. offset + n`, read into memory; fewer where the file ends before.
+    pub fn read(&self, offset: u64, n: u64) -> Result<Vec<u8>, ModelError> {
+        let n = n.min(self.len.saturating_sub(offset));
+        let mut bytes = vec![0; usize::try_from(n).unwrap_or(usize::MAX)];
+        let mut done = 0;
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match read_at(&self.file, rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    let path = self.path.clone();
+                    return Err(ModelError::Io { action: "read", path, source });
+                }
+            }
+        }
+        bytes.truncate(done);
         Ok(bytes)
     }
 
@@ -91,11 +107,45 @@ impl Mapping {
         })
     }
 
+    /// Says that bytes will not be read again soon, so that their pages may go. What is read
+    /// nevertheless comes from the file again.
+    #[cfg(unix)]
+    #[allow(unsafe_code)]
+    pub fn forget(&self, offset: u64, n: usize) {
+        let Some((map, offset)) = self.map.as_ref().zip(usize::try_from(offset).ok()) else {
+            return;
+        };
+        if map.get(offset..).is_none_or(|rest| rest.len() < n) {
+            return;
+        }
+        // SAFETY: the range lies in the mapping. Dropping pages loses writes to private memory
+        // only; this mapping is read-only, so every page comes back as the file has it, and
+        // borrowed slices keep their meaning.
+        let advised = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, n) };
+        // It is advice: without it pages stay for longer.
+        let _ = advised;
+    }
+
+    #[cfg(not(unix))]
+    pub fn forget(&self, _offset: u64, _n: usize) {}
+
     /// Length of the file now.
     pub fn current_len(&self) -> Result<u64, ModelError> {
         let io = |source| ModelError::Io { action: "inspect", path: self.path.clone(), source };
         Ok(self.file.metadata().map_err(io)?.len())
     }
+}
+
+/// Reads at a place without moving the file's position, which other threads may rely on.
+#[cfg(unix)]
+fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, buf, offset)
+}
+
+/// Reads at a place, wherever the file's position is.
+#[cfg(windows)]
+fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, buf, offset)
 }
 
 /// Whether a file that begins with `bytes` is what git-lfs leaves in place of the file itself.
@@ -104,7 +154,7 @@ pub(crate) fn is_lfs_pointer(bytes: &[u8]) -> bool {
 }
 
 #[allow(unsafe_code)]
-fn map(file: &File) -> std::io::Result<Mmap> {
+fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only and owned by the `Mapping` that also keeps the file open.
     // The bytes are only ever read as plain integers, for which every bit pattern is valid, and
     // nothing is concluded from one read that a second could contradict. That no one writes to or

@@ -11,4 +11,4 @@ pub use error::SafetensorsError;
 pub use folder::Folder;
 pub use header::parse;
 
-pub(crate) use folder::open;
+pub(crate) use folder::{TOKENIZER, open};

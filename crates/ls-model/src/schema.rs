@@ -80,8 +80,10 @@ pub(crate) fn check(
 ) -> Result<Vec<Warning>, ModelError> {
     let mut known = HashSet::new();
     for expected in expected(config) {
-        if expected.required || weights.info(&expected.name).is_some() {
-            let info = weights.require(&expected.name, &expected.shape, path)?;
+        if expected.required || weights.shape(&expected.name).is_some() {
+            weights.check_shape(&expected.name, &expected.shape, path)?;
+        }
+        if let Some(info) = weights.info(&expected.name) {
             check_role(info, expected.role, weights)?;
         }
         known.insert(expected.name);
@@ -97,6 +99,11 @@ pub(crate) fn check(
         }
     }
     Ok(warnings)
+}
+
+/// Names of all tensors that a decoder of this configuration has or may have.
+pub(crate) fn names(config: &Config) -> HashSet<String> {
+    expected(config).map(|expected| expected.name).collect()
 }
 
 fn check_role(info: &TensorInfo, role: Role, weights: &Weights) -> Result<(), ModelError> {

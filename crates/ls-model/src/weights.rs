@@ -2,22 +2,30 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::map::Mapping;
 use crate::tensor::{Tensor, TensorInfo};
-use crate::{ModelError, SharedTensor};
+use crate::{ModelError, SharedBytes, SharedTensor};
 
 /// Mapped files and the tensors in them, found by name.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    files: Vec<Mapping>,
+    files: Vec<Arc<Mapping>>,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+    /// Shapes of tensors that the files have in many pieces.
+    scattered: HashMap<String, Vec<usize>>,
 }
 
 impl Weights {
     /// Adds a file with its tensors.
-    pub fn add(&mut self, file: Mapping, tensors: Vec<TensorInfo>) -> Result<(), ModelError> {
+    pub fn add(
+        &mut self,
+        file: impl Into<Arc<Mapping>>,
+        tensors: Vec<TensorInfo>,
+    ) -> Result<(), ModelError> {
+        let file = file.into();
         for mut tensor in tensors {
             tensor.file_idx = self.files.len();
             if self.by_name.insert(tensor.name.clone(), self.tensors.len()).is_some() {
@@ -30,13 +38,18 @@ impl Weights {
         Ok(())
     }
 
+    /// Adds a tensor that is there, but not in one piece.
+    pub fn scatter(&mut self, name: String, shape: Vec<usize>) {
+        self.scattered.insert(name, shape);
+    }
+
     pub fn files(&self) -> impl ExactSizeIterator<Item = &Path> {
-        self.files.iter().map(Mapping::path)
+        self.files.iter().map(|file| file.path())
     }
 
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
-        self.files.iter().map(Mapping::len).sum()
+        self.files.iter().map(|file| file.len()).sum()
     }
 
     pub fn infos(&self) -> &[TensorInfo] {
@@ -47,27 +60,64 @@ impl Weights {
         self.by_name.get(name).and_then(|idx| self.tensors.get(*idx))
     }
 
-    /// The entry of a tensor that must be there with this shape; `model` is named when it is not.
+    /// The shape of a tensor, in one piece or not.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        let whole = self.info(name).map(|info| &info.shape);
+        whole.or_else(|| self.scattered.get(name)).map(Vec::as_slice)
+    }
+
+    /// Checks that a tensor, in one piece or not, is there with this shape; `model` is named when
+    /// it is not.
+    pub fn check_shape(
+        &self,
+        name: &str,
+        expected: &[usize],
+        model: &Path,
+    ) -> Result<(), ModelError> {
+        let (tensor, expected) = (name.to_owned(), expected.to_vec());
+        match self.shape(name) {
+            None => Err(ModelError::MissingTensor { path: model.to_owned(), tensor, expected }),
+            Some(found) if *found != expected => {
+                let path = self.info(name).map_or(model, |info| self.path_of(info)).to_owned();
+                let found = found.to_vec();
+                Err(ModelError::Shape { path, tensor, expected, found })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The entry of a tensor that must be there, in one piece and with this shape; `model` is
+    /// named when it is not.
     pub fn require(
         &self,
         name: &str,
         expected: &[usize],
         model: &Path,
     ) -> Result<&TensorInfo, ModelError> {
-        let (tensor, expected) = (name.to_owned(), expected.to_vec());
-        let Some(info) = self.info(name) else {
-            return Err(ModelError::MissingTensor { path: model.to_owned(), tensor, expected });
-        };
-        if info.shape != expected {
-            let (path, found) = (self.path_of(info).to_owned(), info.shape.clone());
-            return Err(ModelError::Shape { path, tensor, expected, found });
-        }
-        Ok(info)
+        self.check_shape(name, expected, model)?;
+        let (path, tensor) = (model.to_owned(), name.to_owned());
+        self.info(name).ok_or(ModelError::Scattered { path, tensor })
     }
 
     /// The file of `info`, which must come from this very model.
     pub fn path_of(&self, info: &TensorInfo) -> &Path {
-        self.files.get(info.file_idx).map_or(Path::new(""), Mapping::path)
+        self.files.get(info.file_idx).map_or(Path::new(""), |file| file.path())
+    }
+
+    /// Bytes of the first file that keep it mapped.
+    pub fn share_range(&self, offset: u64, n_bytes: usize) -> Result<SharedBytes, ModelError> {
+        let file = self.files.first();
+        let file_len = file.map_or(0, |file| file.len());
+        let end = offset.checked_add(n_bytes as u64);
+        match file.filter(|_| end.is_some_and(|end| end <= file_len)) {
+            Some(file) => file.share("bytes of the file", offset, n_bytes),
+            None => Err(ModelError::OutOfFile {
+                path: file.map_or(Path::new(""), |file| file.path()).to_owned(),
+                offset,
+                n_bytes: n_bytes as u64,
+                file_len,
+            }),
+        }
     }
 
     /// The tensor with its data; fails when the file was cut since it was opened.
@@ -90,6 +140,14 @@ impl Weights {
         })?;
         let data = file.share(&info.name, info.offset, info.n_bytes)?;
         Ok(SharedTensor { dtype: info.dtype, shape: info.shape.clone(), data })
+    }
+
+    /// Says that a tensor's bytes will not be read again soon.
+    pub fn forget(&self, name: &str) {
+        let Some(info) = self.info(name) else { return };
+        if let Some(file) = self.files.get(info.file_idx) {
+            file.forget(info.offset, info.n_bytes);
+        }
     }
 
     /// Whether every file still holds all of its tensors.

@@ -193,11 +193,11 @@ impl<'a> Keys<'a> {
             _ => 0,
         };
         let name = "token_embd.weight";
-        let rows = match weights.info(name).map(|info| info.shape.as_slice()) {
+        let rows = match weights.shape(name) {
             Some([rows, cols]) if *cols == d_model => *rows,
             _ => {
                 let rows = self.count_or("vocab_size", MAX_VOCAB, n_tokens)?;
-                weights.require(name, &[rows, d_model], self.path)?;
+                weights.check_shape(name, &[rows, d_model], self.path)?;
                 rows
             }
         };

@@ -2,7 +2,7 @@
 
 /// The bytes end before what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Short {
+pub(crate) struct Short {
     /// Where the read began.
     pub offset: u64,
     /// Bytes that it wanted.
@@ -11,7 +11,7 @@ pub(super) struct Short {
 
 /// Reads little-endian values from `bytes`; never past their end.
 #[derive(Clone, Debug)]
-pub(super) struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     pos: usize,
 }

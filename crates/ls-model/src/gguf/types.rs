@@ -3,7 +3,7 @@
 use crate::TensorType;
 
 /// The number that stands for a type in a file.
-pub(super) const fn code(dtype: TensorType) -> u32 {
+pub(crate) const fn code(dtype: TensorType) -> u32 {
     match dtype {
         TensorType::F32 => 0,
         TensorType::F16 => 1,
@@ -22,7 +22,7 @@ pub(super) const fn code(dtype: TensorType) -> u32 {
 }
 
 /// The type that a number stands for, if it is one that is computed with.
-pub(super) fn from_code(found: u32) -> Option<TensorType> {
+pub(crate) fn from_code(found: u32) -> Option<TensorType> {
     TensorType::ALL.into_iter().find(|dtype| code(*dtype) == found)
 }
 

@@ -8,12 +8,19 @@ use serde_json::{Map, Value};
 use super::{header, names};
 use crate::ModelError;
 use crate::config::Architecture;
-use crate::json::{Settings, read_file, read_settings};
+use crate::json::{MAX_SETTINGS, Settings, parse_settings, read_file, read_settings};
 use crate::map::Mapping;
+use crate::pack::Blob;
 use crate::weights::Weights;
 
 /// Longest tokenizer.json that is read; the largest real ones have about 35 MB.
 const MAX_TOKENIZER: u64 = 256 << 20;
+const CONFIG: &str = "config.json";
+/// The folder's tokenizer, also by this name in a pack.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// The files of a Hugging Face model beside its tensors.
 #[derive(Clone, Debug)]
@@ -23,21 +30,67 @@ pub struct Folder {
     tokenizer_config: Option<Settings>,
     generation_config: Option<Settings>,
     chat_template: Option<String>,
+    tokenizer: TokenizerPlace,
 }
 
+/// Where tokenizer.json is read from when it is asked for.
+#[derive(Clone, Debug)]
+enum TokenizerPlace {
+    Folder,
+    Pack(Option<Blob>),
+}
+
+/// The file of this name and at most that many bytes, if there is one.
+type ReadFile<'a> = dyn Fn(&str, u64) -> Result<Option<Vec<u8>>, ModelError> + 'a;
+
 impl Folder {
+    /// Files beside the tensors that matter, each with the most bytes that it may have.
+    pub(crate) const FILES: [(&str, u64); 5] = [
+        (CONFIG, MAX_SETTINGS),
+        (TOKENIZER, MAX_TOKENIZER),
+        (TOKENIZER_CONFIG, MAX_SETTINGS),
+        (GENERATION_CONFIG, MAX_SETTINGS),
+        (CHAT_TEMPLATE, MAX_SETTINGS),
+    ];
+
     /// Reads the settings of the folder at `path`.
     pub(crate) fn read(path: &Path) -> Result<Self, ModelError> {
-        let config = read_settings(path.join("config.json"))?
-            .ok_or_else(|| ModelError::NotAModelFolder { path: path.to_owned() })?;
-        let tokenizer_config = read_settings(path.join("tokenizer_config.json"))?;
-        let generation_config = read_settings(path.join("generation_config.json"))?;
-        let chat_template = read_template(path, tokenizer_config.as_ref())?;
-        let path = path.to_owned();
-        Ok(Self { path, config, tokenizer_config, generation_config, chat_template })
+        let file = |name: &str, limit| read_file(&path.join(name), limit);
+        Self::from_files(path, &file, TokenizerPlace::Folder)
     }
 
-    /// The folder.
+    /// The folder that a pack was made from, out of the pack at `path`.
+    pub(crate) fn packed(
+        path: &Path,
+        file: &ReadFile<'_>,
+        tokenizer: Option<Blob>,
+    ) -> Result<Self, ModelError> {
+        Self::from_files(path, file, TokenizerPlace::Pack(tokenizer))
+    }
+
+    fn from_files(
+        path: &Path,
+        file: &ReadFile<'_>,
+        tokenizer: TokenizerPlace,
+    ) -> Result<Self, ModelError> {
+        let settings = |name: &str| {
+            let bytes = file(name, MAX_SETTINGS)?;
+            bytes.map(|bytes| parse_settings(path.join(name), &bytes)).transpose()
+        };
+        let config = settings(CONFIG)?
+            .ok_or_else(|| ModelError::NotAModelFolder { path: path.to_owned() })?;
+        let tokenizer_config = settings(TOKENIZER_CONFIG)?;
+        let generation_config = settings(GENERATION_CONFIG)?;
+        let template = file(CHAT_TEMPLATE, MAX_SETTINGS)?;
+        let chat_template = match template {
+            Some(bytes) => Some(utf8(path.join(CHAT_TEMPLATE), bytes)?),
+            None => template_of(tokenizer_config.as_ref())?,
+        };
+        let path = path.to_owned();
+        Ok(Self { path, config, tokenizer_config, generation_config, chat_template, tokenizer })
+    }
+
+    /// The folder; for a pack that was made from one, the pack.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -64,28 +117,32 @@ impl Folder {
 
     /// Where tokenizer.json lies, whether it exists or not.
     pub fn tokenizer_path(&self) -> PathBuf {
-        self.path.join("tokenizer.json")
+        self.path.join(TOKENIZER)
     }
 
     /// The bytes of tokenizer.json, or `None` when the folder has none.
     ///
     /// # Errors
-    /// It cannot be read, is a git-lfs pointer or too long.
+    /// It cannot be read, is a git-lfs pointer or too long, or is damaged in a pack.
     pub fn read_tokenizer(&self) -> Result<Option<Vec<u8>>, ModelError> {
-        read_file(&self.tokenizer_path(), MAX_TOKENIZER)
+        match &self.tokenizer {
+            TokenizerPlace::Folder => read_file(&self.tokenizer_path(), MAX_TOKENIZER),
+            TokenizerPlace::Pack(blob) => {
+                blob.as_ref().map(|blob| blob.read(MAX_TOKENIZER)).transpose()
+            }
+        }
     }
 }
 
-fn read_template(path: &Path, tokenizer: Option<&Settings>) -> Result<Option<String>, ModelError> {
-    let file = path.join("chat_template.jinja");
-    if let Some(bytes) = read_file(&file, crate::json::MAX_SETTINGS)? {
-        let text = String::from_utf8(bytes).map_err(|error| ModelError::Io {
-            action: "read",
-            path: file,
-            source: std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error()),
-        })?;
-        return Ok(Some(text));
-    }
+fn utf8(path: PathBuf, bytes: Vec<u8>) -> Result<String, ModelError> {
+    String::from_utf8(bytes).map_err(|error| ModelError::Io {
+        action: "read",
+        path,
+        source: std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error()),
+    })
+}
+
+fn template_of(tokenizer: Option<&Settings>) -> Result<Option<String>, ModelError> {
     let Some(tokenizer) = tokenizer else { return Ok(None) };
     match tokenizer.get("chat_template") {
         None => Ok(None),

@@ -1,0 +1,168 @@
+//! How many neurons make a chunk, and how many chunks a segment.
+
+use super::checksum::SUM_BYTES;
+use super::{ALIGN, MAX_CHUNK_KIB, MIN_CHUNK_KIB};
+
+/// Share of padding that is accepted without a look for less: 3 %.
+const MAX_WASTE: (usize, usize) = (3, 100);
+/// Bytes of records that one segment has, about.
+const SEGMENT_BYTES: usize = 512 << 10;
+/// Most segments of a layer.
+pub(super) const MAX_SEGMENTS: u32 = 64;
+
+/// Neurons of a chunk, and bytes of its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkSize {
+    pub neurons: usize,
+    pub record_bytes: usize,
+}
+
+/// Whether a target is one that chunks can be made for.
+pub(super) fn is_target(kib: usize) -> bool {
+    (MIN_CHUNK_KIB..=MAX_CHUNK_KIB).contains(&kib)
+}
+
+/// The size of chunks of neurons of `neuron_bytes` each, of which a layer has `d_ff`; `None` when
+/// it cannot be addressed.
+///
+/// Records are up to half longer than `target` bytes. Of those with at most 3 % padding the one
+/// nearest to the target is taken; where no record has so little, the one with the least. A neuron
+/// that is longer than all of them makes a chunk of its own.
+pub(super) fn chunk_size(neuron_bytes: usize, d_ff: usize, target: usize) -> Option<ChunkSize> {
+    let target = target.min(MAX_CHUNK_KIB << 10);
+    let one = chunk_of(1, neuron_bytes)?;
+    let most = target.saturating_add(target / 2);
+    let mut best: Option<ChunkSize> = None;
+    let mut record = one.record_bytes;
+    while record <= most {
+        // The most neurons that fit: with fewer the record would only have more padding.
+        let fit = ((record - SUM_BYTES) / neuron_bytes.max(1)).clamp(1, d_ff.max(1));
+        let size = chunk_of(fit, neuron_bytes)?;
+        if best.is_none_or(|best| is_better(size, best, neuron_bytes, target)) {
+            best = Some(size);
+        }
+        if fit == d_ff {
+            break;
+        }
+        record += ALIGN;
+    }
+    Some(best.unwrap_or(one))
+}
+
+fn chunk_of(neurons: usize, neuron_bytes: usize) -> Option<ChunkSize> {
+    let used = neurons.checked_mul(neuron_bytes)?.checked_add(SUM_BYTES)?;
+    Some(ChunkSize { neurons, record_bytes: used.checked_next_multiple_of(ALIGN)? })
+}
+
+fn is_better(new: ChunkSize, old: ChunkSize, neuron_bytes: usize, target: usize) -> bool {
+    let waste = |size: ChunkSize| size.record_bytes - size.neurons * neuron_bytes;
+    let is_tight = |size: ChunkSize| waste(size) * MAX_WASTE.1 <= size.record_bytes * MAX_WASTE.0;
+    let distance = |size: ChunkSize| size.record_bytes.abs_diff(target);
+    match (is_tight(new), is_tight(old)) {
+        (true, true) => distance(new) < distance(old),
+        (true, false) => true,
+        (false, true) => false,
+        (false, false) => {
+            // Shares of waste, compared without a division.
+            let new_waste = waste(new) as u128 * old.record_bytes as u128;
+            let old_waste = waste(old) as u128 * new.record_bytes as u128;
+            (new_waste, distance(new)) < (old_waste, distance(old))
+        }
+    }
+}
+
+/// Chunks of a segment, so that it has about 512 KiB of records and a layer at most 64 segments.
+pub(super) fn segment_chunks(n_chunks: u32, record_bytes: usize) -> u32 {
+    let bytes = u64::from(n_chunks).saturating_mul(record_bytes as u64);
+    let wanted = (bytes + SEGMENT_BYTES as u64 / 2) / SEGMENT_BYTES as u64;
+    let n_segments = wanted.clamp(1, MAX_SEGMENTS.into()) as u32;
+    n_chunks.div_ceil(n_segments).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn size(neuron_bytes: usize, d_ff: usize, target_kib: usize) -> (usize, usize) {
+        let size = chunk_size(neuron_bytes, d_ff, target_kib << 10).unwrap();
+        (size.neurons, size.record_bytes)
+    }
+
+    #[test]
+    fn sizes_of_real_models() {
+        // 1536 wide, Q4_K rows, Q6 columns: 3.1 % at 12 and at 24 KiB, more elsewhere.
+        assert_eq!(size(2976, 8960, 16), (4, 12 << 10));
+        // With Q8 columns 20 KiB holds six neurons with 1.4 % padding.
+        assert_eq!(size(864 + 864 + 1632, 8960, 16), (6, 20 << 10));
+        // 4096 wide, Q4_K rows, Q6 columns.
+        assert_eq!(size(2304 + 2304 + 3328, 14336, 16), (2, 16 << 10));
+        assert_eq!(size(2304 + 2304 + 3328, 14336, 64), (8, 64 << 10));
+    }
+
+    #[test]
+    fn a_neuron_longer_than_the_target_is_a_chunk_of_its_own() {
+        assert_eq!(size(100_000, 10, 4), (1, 102_400));
+        assert_eq!(size(4096, 10, 4), (1, 8192));
+        assert_eq!(size(4088, 10, 4), (1, 4096));
+    }
+
+    #[test]
+    fn a_layer_with_few_neurons_is_one_small_chunk() {
+        assert_eq!(size(100, 3, 1024), (3, 4096));
+        assert_eq!(size(100, 1, 4), (1, 4096));
+    }
+
+    #[test]
+    fn what_cannot_be_addressed_is_refused() {
+        assert_eq!(chunk_size(usize::MAX, 4, 16 << 10), None);
+        assert_eq!(chunk_size(usize::MAX - 8, 4, usize::MAX), None);
+    }
+
+    proptest! {
+        #[test]
+        fn neurons_fit_and_no_better_size_is_passed_over(
+            neuron_bytes in 1_usize..20_000, d_ff in 1_usize..20_000, kib in 4_usize..=128,
+        ) {
+            let target = kib << 10;
+            let found = chunk_size(neuron_bytes, d_ff, target).unwrap();
+            prop_assert!((1..=d_ff).contains(&found.neurons));
+            prop_assert!(found.record_bytes.is_multiple_of(ALIGN));
+            prop_assert!(found.neurons * neuron_bytes + SUM_BYTES <= found.record_bytes);
+            prop_assert!(found.record_bytes <= target * 3 / 2 || found.neurons == 1);
+            let waste = |n: usize, record: usize| 1.0 - (n * neuron_bytes) as f64 / record as f64;
+            let all = (1..=d_ff).map(|n| (n, (n * neuron_bytes + 8).next_multiple_of(ALIGN)));
+            let in_range = all.take_while(|(_, record)| *record <= target * 3 / 2);
+            let tight: Vec<usize> = in_range
+                .clone()
+                .filter(|(n, record)| waste(*n, *record) <= 0.03)
+                .map(|(_, record)| record.abs_diff(target))
+                .collect();
+            let found_waste = waste(found.neurons, found.record_bytes);
+            match tight.iter().min() {
+                Some(nearest) => {
+                    prop_assert!(found_waste <= 0.03);
+                    prop_assert_eq!(found.record_bytes.abs_diff(target), *nearest);
+                }
+                None => for (n, record) in in_range {
+                    prop_assert!(found_waste <= waste(n, record) + 1e-9);
+                },
+            }
+        }
+
+        #[test]
+        fn segments_are_few_and_of_middling_size(
+            n_chunks in 1_u32..100_000, pages in 1_usize..100,
+        ) {
+            let chunks = segment_chunks(n_chunks, pages * ALIGN);
+            let n_segments = n_chunks.div_ceil(chunks);
+            prop_assert!((1..=MAX_SEGMENTS).contains(&n_segments));
+            let total = n_chunks as usize * pages * ALIGN;
+            if n_segments < 50 && n_segments > 4 {
+                let bytes = total / n_segments as usize;
+                prop_assert!((SEGMENT_BYTES / 2..SEGMENT_BYTES * 2).contains(&bytes), "{}", bytes);
+            }
+        }
+    }
+}
