@@ -24,7 +24,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
     ("ls-cpu", &[]),
     ("ls-io", &[]),
     ("ls-model", &[]),
-    ("ls-engine", &["ls-cpu", "ls-model"]),
+    ("ls-engine", &["ls-cache", "ls-cpu", "ls-io", "ls-model"]),
     ("ls-cli", &["ls-cpu", "ls-engine", "ls-model"]),
     ("xtask", &["ls-model"]),
 ];

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ls_engine::{BackendKind, PolicyKind};
 
 use crate::cmd;
+use crate::size::Budget;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted with Ctrl-C.";
@@ -23,6 +25,8 @@ pub struct Cli {
 pub enum Command {
     /// Show a model's configuration, tensors, sizes and the memory it needs
     Inspect(InspectArgs),
+    /// Lay a model out for streaming, as a .lspack file
+    Pack(PackArgs),
     /// Generate text; a chat when there is no prompt and a terminal
     Run(Box<RunArgs>),
     /// Measure how well a model predicts a text
@@ -43,7 +47,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = INSPECT_EXAMPLES)]
 pub struct InspectArgs {
-    /// A .gguf file or a safetensors folder
+    /// A .gguf file, a safetensors folder or a .lspack file
     pub model: PathBuf,
     /// List every tensor with type, shape and bytes
     #[arg(long)]
@@ -56,6 +60,136 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
+const PACK_EXAMPLES: &str = "\
+A pack is made once. In it the weights of each neuron of the MLPs lie side by side, so that they can
+be read from flash a few at a time, under a memory budget. All else stays as it is in the source.
+
+Only the down matrices are quantised anew, since their blocks run the other way in a pack; auto is
+the smallest type that costs next to nothing, and keeps floats as they are.
+
+Examples:
+  leanstream pack model.gguf -o model.lspack
+  leanstream run model.lspack --budget 700MB -p Hello
+  leanstream pack folder/ -o model.lspack --down q8 --chunk-kib 32";
+
+/// Arguments of `pack`.
+#[derive(Debug, Args)]
+#[command(after_help = PACK_EXAMPLES)]
+pub struct PackArgs {
+    /// A .gguf file or a safetensors folder
+    pub model: PathBuf,
+    /// The file to write [default: the model's name with .lspack, in this folder]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Size of chunks to aim at, in KiB; larger ones are read faster, smaller ones chosen better
+    #[arg(long, value_name = "N", default_value_t = ls_model::pack::DEFAULT_CHUNK_KIB)]
+    pub chunk_kib: usize,
+    /// Type of the down matrices
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub down: Down,
+    /// Order of neurons: a JSON array with, for each layer, an array of scores; higher come first
+    #[arg(long, value_name = "FILE")]
+    pub scores: Option<PathBuf>,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Threads [default: one for each usable core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Type of the down matrices in a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Down {
+    Auto,
+    F32,
+    F16,
+    Bf16,
+    Q8,
+    Q6,
+    Q5,
+    Q4,
+}
+
+/// How weights are held and streamed.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Streaming")]
+pub struct StreamArgs {
+    /// Memory that the program may hold in all, like 700MB or 1.5GiB; auto is what the machine has
+    /// available, none leaves weights to the system's page cache
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub budget: Budget,
+    /// Which chunks stay in memory
+    #[arg(long, value_name = "POLICY", default_value = "lru")]
+    pub cache: CachePolicy,
+    /// How the disk is read
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    pub io: Io,
+    /// Reads in flight at once
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub io_depth: u16,
+    /// Do not read ahead of the layer that computes
+    #[arg(long)]
+    pub no_prefetch: bool,
+}
+
+/// Which chunks stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CachePolicy {
+    /// Those used last, with the same share for each layer
+    Lru,
+    /// Those used most in this text
+    Lfu,
+    /// The first of each layer, which are the hottest if the pack is ordered so
+    Hot,
+    /// None
+    None,
+    /// Those used last, over all layers: what others do, for comparison
+    LruPlain,
+}
+
+impl CachePolicy {
+    /// The engine's policy.
+    pub fn kind(self) -> PolicyKind {
+        match self {
+            Self::Lru => PolicyKind::Lru,
+            Self::Lfu => PolicyKind::Lfu,
+            Self::Hot => PolicyKind::Hot,
+            Self::None => PolicyKind::None,
+            Self::LruPlain => PolicyKind::LruPlain,
+        }
+    }
+}
+
+/// How the disk is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Io {
+    /// io_uring where it works, otherwise threads
+    Auto,
+    /// io_uring
+    Uring,
+    /// A pool of threads that each wait for a read
+    Pread,
+    /// A mapping of the file, copied from
+    Mmap,
+}
+
+impl Io {
+    /// The engine's backend.
+    pub fn kind(self) -> BackendKind {
+        match self {
+            Self::Auto => BackendKind::Auto,
+            Self::Uring => BackendKind::Uring,
+            Self::Pread => BackendKind::Pread,
+            Self::Mmap => BackendKind::Mmap,
+        }
+    }
+}
+
 const RUN_EXAMPLES: &str = "\
 Examples:
   leanstream run model.gguf                                 chat on a terminal
@@ -64,6 +198,7 @@ Examples:
   leanstream run model.gguf -f notes.txt -n 200 --temp 0    the likeliest continuation of a file
   echo \"Once upon a time\" | leanstream run model.gguf       prompt from standard input
   leanstream run model.gguf -p Hello --json                 text and metrics as one JSON object
+  leanstream run model.lspack -p Hello --budget 700MB       in no more memory than that
 
 Ctrl-C ends the answer; what there is of it and its metrics are still printed, and the exit code is
 130. In a chat it ends the answer only; at the chat's prompt, or pressed twice, it leaves.";
@@ -72,7 +207,7 @@ Ctrl-C ends the answer; what there is of it and its metrics are still printed, a
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
-    /// A .gguf file or a safetensors folder
+    /// A .gguf file, a safetensors folder or a .lspack file
     pub model: PathBuf,
     /// Text to continue; without it and without -f, standard input, or a chat on a terminal
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
@@ -108,6 +243,9 @@ pub struct RunArgs {
     /// Context and threads.
     #[command(flatten)]
     pub load: LoadArgs,
+    /// Budget and streaming.
+    #[command(flatten)]
+    pub stream: StreamArgs,
 }
 
 /// How tokens are chosen; the steps run in the order of these flags from --repeat-penalty on.
@@ -201,7 +339,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = PERPLEXITY_EXAMPLES)]
 pub struct PerplexityArgs {
-    /// A .gguf file or a safetensors folder
+    /// A .gguf file, a safetensors folder or a .lspack file
     pub model: PathBuf,
     /// The text; a line break at its end is left out
     #[arg(short, long, value_name = "FILE")]
@@ -219,6 +357,9 @@ pub struct PerplexityArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Budget and streaming.
+    #[command(flatten)]
+    pub stream: StreamArgs,
 }
 
 const BENCH_EXAMPLES: &str = "\
@@ -236,7 +377,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = BENCH_EXAMPLES)]
 pub struct BenchArgs {
-    /// .gguf files or safetensors folders
+    /// .gguf files, safetensors folders or .lspack files
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<PathBuf>,
     /// Prompt tokens; 0 leaves the prompt test out
@@ -258,6 +399,9 @@ pub struct BenchArgs {
     /// As -o json
     #[arg(long, conflicts_with = "output")]
     pub json: bool,
+    /// Budget and streaming.
+    #[command(flatten)]
+    pub stream: StreamArgs,
 }
 
 /// Form of a benchmark's result.

@@ -4,16 +4,19 @@ pub mod bench;
 pub mod chat;
 pub mod doctor;
 pub mod inspect;
+mod load;
+pub mod pack;
 pub mod perplexity;
 pub mod run;
 
 use std::path::Path;
 
 use anyhow::Context;
-use ls_engine::{Engine, LoadOptions, State, system};
+use ls_engine::{Engine, State, system};
 use ls_model::config::{Architecture, Config};
 
 use crate::output;
+use load::load;
 
 /// What every result says about how it was computed; there is one way so far.
 pub const DEVICE: &str = "cpu";
@@ -22,24 +25,13 @@ pub const MODE: &str = "exact";
 /// The fraction of neurons that is computed.
 pub const KEEP: f64 = 1.0;
 
-/// Loads the model at `path`.
-fn load(path: &Path, context: Option<u64>, threads: Option<u16>) -> anyhow::Result<Engine> {
-    check_path(path)?;
-    let spinner = output::spinner(format!("loading {}", path.display()));
-    let options = LoadOptions {
-        threads: threads.map_or_else(|| system::cores().usable, usize::from),
-        context: context.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX)),
-        ..LoadOptions::default()
-    };
-    let engine = Engine::load(path, &options);
-    spinner.finish_and_clear();
-    Ok(engine?)
-}
-
 /// A state for one sequence, unless its keys and values cannot fit the memory that is there;
 /// then `remedy` says what to do.
 fn new_state(engine: &Engine, asked: Option<u64>, remedy: &str) -> anyhow::Result<State> {
-    check_memory(engine.config(), asked, system::memory().available_bytes, remedy)?;
+    // A plan has counted keys and values already.
+    if engine.plan().is_none() {
+        check_memory(engine.config(), asked, system::memory().available_bytes, remedy)?;
+    }
     Ok(engine.new_state()?)
 }
 
@@ -86,7 +78,7 @@ fn check_path(path: &Path) -> anyhow::Result<()> {
     let name = path.display();
     anyhow::ensure!(
         metadata.is_file() || metadata.is_dir(),
-        "{name} is neither a file nor a folder; expected a .gguf file or a safetensors folder"
+        "{name} is neither a file nor a folder; expected a .gguf or .lspack file or a safetensors folder"
     );
     anyhow::ensure!(
         metadata.is_dir() || metadata.len() > 0,

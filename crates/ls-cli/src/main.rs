@@ -6,6 +6,7 @@ mod interrupt;
 mod output;
 #[cfg(unix)]
 mod sigbus;
+mod size;
 
 use std::process::ExitCode;
 
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     sigbus::install();
     let result = match Cli::parse().command {
         Command::Inspect(args) => cmd::inspect::run(&args),
+        Command::Pack(args) => cmd::pack::run(&args),
         Command::Run(args) => cmd::run::run(&args),
         Command::Perplexity(args) => cmd::perplexity::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),

@@ -28,7 +28,8 @@ pub(crate) struct MappedLayer {
 
 impl MappedLayer {
     fn load(model: &ModelFile, layout: LayerLayout) -> Result<Self, EngineError> {
-        let records = model.share_range(layout.offset, layout.stored_bytes())?;
+        let bytes = usize::try_from(layout.stored_bytes()).unwrap_or(usize::MAX);
+        let records = model.share_range(layout.offset, bytes)?;
         let words = (layout.n_chunks as usize).div_ceil(64);
         let verified = (0..words).map(|_| AtomicU64::new(0)).collect();
         Ok(Self { layout, records, verified })

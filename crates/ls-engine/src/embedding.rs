@@ -57,6 +57,7 @@ pub(crate) struct FlashRows {
     reader: Reader,
     layout: RowLayout,
     scratch: Mutex<Scratch>,
+    read_before: u64,
 }
 
 #[derive(Debug, Default)]
@@ -68,9 +69,11 @@ struct Scratch {
 
 impl FlashRows {
     pub fn new(reader: Reader, layout: RowLayout) -> Result<Self, EngineError> {
-        let buffers = (0..AT_ONCE).map(|_| new_buffer(layout.record_bytes)).collect::<Result<_, _>>()?;
+        let buffers =
+            (0..AT_ONCE).map(|_| new_buffer(layout.record_bytes)).collect::<Result<_, _>>()?;
         let scratch = Mutex::new(Scratch { buffers, wanted: Vec::new() });
-        Ok(Self { reader, layout, scratch })
+        let read_before = reader.stream().stats().read_bytes;
+        Ok(Self { reader, layout, scratch, read_before })
     }
 
     /// Bytes of the buffers.
@@ -78,9 +81,9 @@ impl FlashRows {
         (AT_ONCE * layout.record_bytes) as u64
     }
 
-    /// The reads.
-    pub fn reader(&self) -> &Reader {
-        &self.reader
+    /// Bytes read, those that read resident tensors before not counted.
+    pub fn bytes_read(&self) -> u64 {
+        self.reader.stream().stats().read_bytes - self.read_before
     }
 
     fn lookup(&self, tokens: &[u32], out: &mut [f32]) -> Result<(), EngineError> {

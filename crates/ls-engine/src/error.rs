@@ -113,7 +113,9 @@ pub enum EngineError {
     #[error(transparent)]
     Read(ls_io::ReadError),
     /// A chunk did not come in time.
-    #[error("layer {layer}, chunk {chunk} was not read within {seconds} seconds; is the disk alive?")]
+    #[error(
+        "layer {layer}, chunk {chunk} was not read within {seconds} seconds; is the disk alive?"
+    )]
     LateRead {
         /// The layer.
         layer: u32,

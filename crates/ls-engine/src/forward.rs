@@ -1,9 +1,9 @@
 //! The forward pass: a batch of tokens through all layers.
 
 use ls_cpu::{AttentionShape, Cpu, Gate, Pairing, Product, add, rms_norm, rms_norm_in_place, rope};
-use parking_lot::Mutex;
 use ls_model::Config;
 use ls_model::config::{Activation, RopeLayout};
+use parking_lot::Mutex;
 
 use crate::EngineError;
 use crate::chunks::{ChunkPass, ChunkSource};

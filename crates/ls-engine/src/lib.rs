@@ -30,29 +30,46 @@
 //! - [`Engine::decode`] allocates nothing.
 //! - A call that is refused leaves the state as it was.
 
+mod budget;
+mod bytes;
+mod chunks;
+mod embedding;
 mod error;
 mod forward;
 mod generate;
+mod load;
 mod metrics;
 mod model;
+mod pack;
 mod perplexity;
+mod reader;
 mod rng;
 mod rotary;
 mod sample;
 mod state;
 mod stop;
+mod stream;
+mod stream_stats;
 pub mod system;
+mod tensors;
 mod weights;
 
+pub use budget::{Floor, Plan};
 pub use error::EngineError;
 pub use generate::{Event, FinishReason, GenerateError, GenerateOptions, Generation, generate};
+pub use load::StreamOptions;
+pub use ls_cache::PolicyKind;
+pub use ls_io::{BackendKind, FaultPlan};
 pub use metrics::{Metrics, PeakRss};
 pub use model::{Engine, LoadOptions};
+pub use pack::{default_column_type, down_types, pack};
 pub use perplexity::{Perplexity, PerplexityError, PerplexityOptions, n_chunks, perplexity};
 pub use rng::Pcg32;
 pub use sample::{SampleError, SampleParams, Sampler, argmax};
 pub use state::State;
 pub use stop::{Passed, StopFilter};
+pub use stream::{Prefetch, StreamCounts};
+pub use stream_stats::StreamStats;
 
 /// The README's example is compiled with the doc tests.
 #[cfg(doctest)]

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use ls_cpu::{Cpu, Isa};
-use ls_model::{Config, ModelFile, Tokenizer, TokenizerError};
+use ls_model::{Config, ModelFile, Tokenizer};
 
+use crate::budget::Plan;
+use crate::chunks::ChunkSource;
 use crate::forward::Forward;
+use crate::load::{Loaded, StreamOptions};
 use crate::rotary::Frequencies;
-use crate::state::{BATCH, LOGIT_ROWS};
+use crate::state::{LOGIT_ROWS, MlpSize};
 use crate::weights::Weights;
-use crate::{EngineError, State};
-
-/// Tokens of context when none are asked for and the model allows more.
-const DEFAULT_CONTEXT: usize = 4096;
+use crate::{EngineError, State, StreamStats};
 
 /// More threads than any machine has cores for; far more would exhaust the process.
 const MAX_THREADS: usize = 1024;
@@ -20,9 +20,14 @@ const MAX_THREADS: usize = 1024;
 /// How to load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
+    /// Bytes that the process may hold in all. A pack's chunks are streamed then, so far as they
+    /// do not fit. `None`: weights stay in the mapped file, for the system to keep in memory.
+    pub budget: Option<u64>,
+    /// How chunks are streamed and kept.
+    pub stream: StreamOptions,
     /// Compute threads; 0: one for each core that the process may use.
     pub threads: usize,
-    /// Tokens of context; 0: the model's own, at most 4096.
+    /// Tokens of context; 0: the model's own, at most 4096, or fewer under a small budget.
     pub context: usize,
     /// Kernels; `None`: the best that the processor has.
     pub isa: Option<Isa>,
@@ -39,20 +44,24 @@ pub struct Engine {
     cpu: Cpu,
     frequencies: [Frequencies; 2],
     context: usize,
+    /// `None`: no pack.
+    chunks: Option<ChunkSource>,
+    mlp: MlpSize,
+    /// `None`: no budget.
+    plan: Option<Plan>,
 }
 
 impl Engine {
-    /// Opens the model at `path` and prepares it. Weights stay in the mapped file.
+    /// Opens the model at `path` and prepares it. Weights stay in the mapped file, unless there is
+    /// a budget.
     ///
     /// # Errors
     ///
-    /// If the files are not a model that is understood, or the system refuses a thread.
+    /// If the files are not a model that is understood, the budget is too small or for no pack, or
+    /// the system refuses a thread.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, EngineError> {
         let model = ModelFile::open(path)?;
         let config = model.config();
-        let (tokenizer, weights) = load_parts(&model);
-        let tokenizer =
-            tokenizer.map_err(|source| EngineError::Tokenizer { path: path.to_owned(), source })?;
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
@@ -63,12 +72,10 @@ impl Engine {
         }
         let cpu = Cpu::new(threads, options.isa.unwrap_or_else(Isa::detect))
             .map_err(|source| EngineError::Threads { threads, source })?;
-        let context = match options.context {
-            0 => config.context_len.min(DEFAULT_CONTEXT),
-            n => n,
-        };
+        let loaded = Loaded::new(&model, options)?;
         let frequencies = [Frequencies::full(&config.rope), Frequencies::local(&config.rope)];
-        Ok(Self { weights: weights?, tokenizer, cpu, frequencies, context, model })
+        let Loaded { weights, tokenizer, chunks, mlp, plan, context } = loaded;
+        Ok(Self { weights, tokenizer, cpu, frequencies, context, chunks, mlp, plan, model })
     }
 
     /// Shapes and choices.
@@ -101,13 +108,24 @@ impl Engine {
         self.model.weights_bytes()
     }
 
+    /// Where the bytes of the budget go; `None` without one.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// What streaming did so far; `None` when weights stay in the mapped file.
+    pub fn stream_stats(&self) -> Option<StreamStats> {
+        let streamer = self.chunks.as_ref()?.streamer()?;
+        Some(StreamStats::of(streamer, &self.weights.embedding))
+    }
+
     /// A state for one sequence; all of its memory is allocated here.
     ///
     /// # Errors
     ///
     /// If it would take more memory than the system gives.
     pub fn new_state(&self) -> Result<State, EngineError> {
-        let state = State::new(self.config(), self.context)?;
+        let state = State::new(self.config(), self.context, self.mlp)?;
         self.cpu.reserve(self.context);
         Ok(state)
     }
@@ -125,8 +143,8 @@ impl Engine {
         self.check(state, tokens)?;
         let forward = self.forward();
         let mut last = 0;
-        for batch in tokens.chunks(BATCH.min(state.capacity)) {
-            forward.tokens(state, batch);
+        for batch in tokens.chunks(self.mlp.batch().min(state.capacity)) {
+            forward.tokens(state, batch)?;
             last = batch.len();
         }
         forward.logits(&mut state.buffers, last - 1..last, &mut state.logits);
@@ -148,9 +166,9 @@ impl Engine {
         self.check(state, tokens)?;
         let (forward, vocab_size) = (self.forward(), self.config().vocab_size);
         let mut logits = vec![0.0; LOGIT_ROWS.min(tokens.len()) * vocab_size];
-        let batch_len = BATCH.min(state.capacity);
+        let batch_len = self.mlp.batch().min(state.capacity);
         for (b, batch) in tokens.chunks(batch_len).enumerate() {
-            forward.tokens(state, batch);
+            forward.tokens(state, batch)?;
             let first = b * batch_len;
             let mut at = from.saturating_sub(first);
             while at < batch.len() {
@@ -180,6 +198,7 @@ impl Engine {
             cpu: &self.cpu,
             config: self.config(),
             weights: &self.weights,
+            chunks: self.chunks.as_ref(),
             frequencies: &self.frequencies,
         }
     }
@@ -198,21 +217,4 @@ impl Engine {
         // The weights are read from the mapped file: were it cut, the process would be killed.
         Ok(self.model.check_whole()?)
     }
-}
-
-/// Tokenizer and weights, side by side: the first takes as long as everything else together.
-fn load_parts(
-    model: &ModelFile,
-) -> (Result<Tokenizer, TokenizerError>, Result<Weights, EngineError>) {
-    std::thread::scope(|scope| {
-        let tokenizer =
-            std::thread::Builder::new().spawn_scoped(scope, || Tokenizer::from_model(model));
-        let weights = Weights::load(model, model.config());
-        let tokenizer = match tokenizer {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            // No thread to be had: one after the other, then.
-            Err(_) => Tokenizer::from_model(model),
-        };
-        (tokenizer, weights)
-    })
 }

@@ -32,6 +32,19 @@ impl Reader {
         &self.stream
     }
 
+    /// Reads one extent.
+    pub fn read_one(&self, offset: u64, len: u64) -> Result<AlignedBuf, EngineError> {
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let buffer =
+            AlignedBuf::new(size).map_err(|source| EngineError::Allocate { bytes: len, source })?;
+        let mut read = None;
+        self.read([(offset, buffer)], &mut |_, buffer| {
+            read = Some(buffer);
+            Ok(())
+        })?;
+        Ok(read.expect("what was submitted came back"))
+    }
+
     /// Fills each buffer from its offset on, and calls `each` with its number as it arrives.
     ///
     /// # Errors

@@ -131,11 +131,7 @@ pub(crate) fn buffer_bytes(config: &Config, capacity: usize, mlp: MlpSize) -> Op
 }
 
 impl State {
-    pub(crate) fn new(
-        config: &Config,
-        capacity: usize,
-        mlp: MlpSize,
-    ) -> Result<Self, EngineError> {
+    pub(crate) fn new(config: &Config, capacity: usize, mlp: MlpSize) -> Result<Self, EngineError> {
         let kv = kv_bytes(config, capacity);
         let buffers = buffer_bytes(config, capacity, mlp);
         let bytes = kv.zip(buffers).and_then(|(kv, buffers)| kv.checked_add(buffers));

@@ -206,7 +206,7 @@ impl Streamer {
             let arrivals = arrivals.clone();
             open(Box::new(move |completion| arrivals.complete(completion)))?
         };
-        cache.set_transit(transit);
+        cache.set_transit(u32::try_from(transit).unwrap_or(u32::MAX));
         let schedule = Schedule {
             segment: 0,
             chunk: 0,
@@ -243,7 +243,7 @@ impl Streamer {
     /// Reads may hold so many frames at once from now on.
     pub fn set_transit(&self, transit: usize) {
         let longest = self.layers.iter().map(|l| l.segment_chunks as usize).max().unwrap_or(0);
-        self.cache.set_transit(transit);
+        self.cache.set_transit(u32::try_from(transit).unwrap_or(u32::MAX));
         self.max_outstanding.store(transit.max(longest), Ordering::Relaxed);
     }
 
@@ -323,7 +323,7 @@ impl Streamer {
                         });
                     }
                     // It came while we looked: pin it in the next round.
-                    Err(ReserveError::Present) => continue,
+                    Err(ReserveError::Present { .. }) => continue,
                     Err(_) => break,
                 }
             }

@@ -86,9 +86,9 @@ impl<'a> Tensors<'a> {
     /// All elements of a tensor of floats.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>, EngineError> {
         let tensor = self.require(name)?;
-        tensor.dtype.to_f32(&tensor.data).ok_or_else(|| EngineError::NotFloats {
-            tensor: name.to_owned(),
-            dtype: tensor.dtype,
-        })
+        tensor
+            .dtype
+            .to_f32(&tensor.data)
+            .ok_or_else(|| EngineError::NotFloats { tensor: name.to_owned(), dtype: tensor.dtype })
     }
 }

@@ -56,10 +56,10 @@ pub(crate) struct ChunkedMlp {
 impl ChunkedMlp {
     fn new(layer: usize, layout: LayerLayout) -> Result<Self, EngineError> {
         let formats = (format(layout.gate), format(layout.up), column_format(layout.down));
-        let shape = ChunkShape::new(layout.d_model, formats, (layout.up_at, layout.down_at))
-            .map_err(|source| {
-                EngineError::Shape { tensor: format!("chunks of layer {layer}"), source }
-            })?;
+        let shape =
+            ChunkShape::new(layout.d_model, formats, (layout.up_at, layout.down_at)).map_err(
+                |source| EngineError::Shape { tensor: format!("chunks of layer {layer}"), source },
+            )?;
         Ok(Self { layout, shape })
     }
 
@@ -70,10 +70,10 @@ impl ChunkedMlp {
         records: impl Iterator<Item = &'r [u8]>,
     ) -> impl Iterator<Item = Chunk<'r>> {
         let layout = self.layout;
-        layout.segment(segment).zip(records).map(move |(chunk, bytes)| Chunk {
-            bytes,
-            n_neurons: layout.neurons_in(chunk),
-        })
+        layout
+            .segment(segment)
+            .zip(records)
+            .map(move |(chunk, bytes)| Chunk { bytes, n_neurons: layout.neurons_in(chunk) })
     }
 }
 

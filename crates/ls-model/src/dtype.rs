@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use half::{bf16, f16};
+
 /// How the elements of a tensor are stored.
 ///
 /// Quantised types store rows as blocks of [`TensorType::block_len`] elements, each block
@@ -76,6 +78,17 @@ impl TensorType {
             return None;
         }
         (cols / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// The elements of little-endian `data` as `f32`, or `None` when the type is quantised.
+    pub fn to_f32(self, data: &[u8]) -> Option<Vec<f32>> {
+        let pairs = data.as_chunks::<2>().0;
+        Some(match self {
+            Self::F32 => data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            Self::F16 => pairs.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
+            Self::BF16 => pairs.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
+            _ => return None,
+        })
     }
 
     /// The name that the field uses, as in `Q4_K`.

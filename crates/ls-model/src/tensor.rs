@@ -1,7 +1,5 @@
 //! Tensors of a model file.
 
-use half::{bf16, f16};
-
 use crate::TensorType;
 
 /// A tensor's name, type and shape.
@@ -57,19 +55,6 @@ pub struct Tensor<'a> {
 impl Tensor<'_> {
     /// All elements as `f32`, or `None` when the type is quantised.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
-        let two = |bytes: &[u8]| [bytes[0], bytes[1]];
-        Some(match self.dtype {
-            TensorType::F32 => {
-                let four = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                self.data.chunks_exact(4).map(four).collect()
-            }
-            TensorType::F16 => {
-                self.data.chunks_exact(2).map(|b| f16::from_le_bytes(two(b)).to_f32()).collect()
-            }
-            TensorType::BF16 => {
-                self.data.chunks_exact(2).map(|b| bf16::from_le_bytes(two(b)).to_f32()).collect()
-            }
-            _ => return None,
-        })
+        self.dtype.to_f32(self.data)
     }
 }

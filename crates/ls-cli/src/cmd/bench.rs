@@ -57,7 +57,7 @@ fn measure_model(
     rows: &mut Vec<Row>,
 ) -> anyhow::Result<ControlFlow<()>> {
     let context = u64::from(args.n_prompt.max(args.n_gen).max(1));
-    let engine = cmd::load(path, Some(context), args.threads)?;
+    let engine = cmd::load(path, Some(context), args.threads, &args.stream)?;
     let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
     bar.set_message(cmd::model_name(path));
     let floor = Floor::measure(&engine)?;

@@ -26,7 +26,7 @@ struct Report {
 /// Runs the command.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let text = cmd::read_text(&args.file)?;
-    let engine = cmd::load(&args.model, Some(args.context), args.threads)?;
+    let engine = cmd::load(&args.model, Some(args.context), args.threads, &args.stream)?;
     let tokenizer = engine.tokenizer();
     let encode = EncodeOptions { add_special: true, parse_special: false };
     let tokens = tokenizer.encode(&text, encode)?;

@@ -50,7 +50,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let mut sampler = Sampler::new(params.clone()).map_err(|e| UsageError(e.to_string()))?;
     interrupt::install()?;
     let start = Instant::now();
-    let engine = cmd::load(&args.model, args.load.context, args.load.threads)?;
+    let engine = cmd::load(&args.model, args.load.context, args.load.threads, &args.stream)?;
     let mut state = cmd::new_state(&engine, args.load.context, "use a smaller --context")?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
     if args.verbose {

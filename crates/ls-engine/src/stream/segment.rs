@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use ls_cache::Pin;
 use ls_model::pack;
 
 use super::Streamer;
@@ -46,9 +45,8 @@ impl<'a> StreamedSegment<'a> {
 
     /// The record of each chunk, in order.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
-        let record = |pin: &Pin| self.streamer.cache.pinned_bytes(pin);
-        self.entries.iter().filter_map(move |entry| match entry {
-            Entry::Resident(pin) => Some(record(pin)),
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Resident(pin) => Some(self.streamer.cache.pinned_bytes(pin)),
             // Every entry of a segment that was handed out is resident.
             _ => None,
         })

@@ -123,8 +123,8 @@ impl Slot {
                     return Wait::Complete(std::mem::take(&mut state.entries));
                 }
             }
-            let is_over = patience.is_zero()
-                || self.changed.wait_until(&mut state, until).timed_out();
+            let is_over =
+                patience.is_zero() || self.changed.wait_until(&mut state, until).timed_out();
             if is_over {
                 let is_missing = |entry: &Entry| matches!(entry, Entry::Missing);
                 let first = match state.segment {
