@@ -153,6 +153,11 @@ pub enum CachePolicy {
 }
 
 impl CachePolicy {
+    /// As results have it.
+    pub fn name(self) -> &'static str {
+        self.kind().name()
+    }
+
     /// The engine's policy.
     pub fn kind(self) -> PolicyKind {
         match self {

@@ -12,10 +12,11 @@ pub mod run;
 use std::path::Path;
 
 use anyhow::Context;
-use ls_engine::{Engine, State, system};
+use ls_engine::{Engine, Plan, State, system};
 use ls_model::config::{Architecture, Config};
 
 use crate::output;
+use crate::streaming::StreamReport;
 use load::load;
 
 /// What every result says about how it was computed; there is one way so far.
@@ -33,6 +34,45 @@ fn new_state(engine: &Engine, asked: Option<u64>, remedy: &str) -> anyhow::Resul
         check_memory(engine.config(), asked, system::memory().available_bytes, remedy)?;
     }
     Ok(engine.new_state()?)
+}
+
+/// Says on standard error where the bytes of a budget go.
+fn note_plan(plan: &Plan) {
+    let parts = [
+        ("program and tokenizer", plan.process_bytes),
+        ("resident weights", plan.resident_bytes),
+        ("keys and values", plan.kv_bytes),
+        ("buffers", plan.buffer_bytes),
+        ("reads and books", plan.io_bytes),
+        ("embedding", plan.embedding_bytes),
+        ("cache", plan.cache_bytes),
+    ];
+    let parts: Vec<String> =
+        parts.iter().map(|(name, n)| format!("{name} {}", output::bytes(*n))).collect();
+    output::note(format_args!(
+        "budget {}: {}; {} of {} in chunks are streamed for each token",
+        output::bytes(plan.budget_bytes),
+        parts.join(", "),
+        output::bytes(plan.streamed_bytes()),
+        output::bytes(plan.chunk_bytes),
+    ));
+}
+
+/// Says on standard error what was streamed.
+fn note_stream(report: &StreamReport) {
+    let value = |value: Option<f64>| value.unwrap_or(0.0);
+    output::note(format_args!(
+        "streamed {} for each token in reads of {:.0} KiB, {:.1} at once, {:.0} MB/s ({}); waited \
+         {:.1} ms for each token; of wanted bytes {:.1} % were read, {:.1} % came late",
+        output::bytes(value(report.bytes_per_token) as u64),
+        value(report.read_kib),
+        value(report.io_depth),
+        value(report.disk_mb_per_s),
+        report.io.unwrap_or("-"),
+        value(report.stall_ms_per_token),
+        100.0 * value(report.demand_miss_ratio),
+        100.0 * value(report.stall_miss_ratio),
+    ));
 }
 
 /// Whether keys and values fit; without knowledge of the memory they are taken to.

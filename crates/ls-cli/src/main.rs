@@ -7,6 +7,7 @@ mod output;
 #[cfg(unix)]
 mod sigbus;
 mod size;
+mod streaming;
 
 use std::process::ExitCode;
 

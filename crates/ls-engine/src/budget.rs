@@ -172,7 +172,8 @@ impl fmt::Display for Floor {
         let mb = |bytes: u64| bytes.div_ceil(1 << 20);
         write!(
             f,
-            "at least {} MiB are needed: {} for weights that stay in memory, {} for keys and              values, {} for buffers, {} for streaming and {} for the program",
+            "at least {} MiB are needed: {} for weights that stay in memory, {} for keys and \
+             values, {} for buffers, {} for streaming and {} for the program",
             mb(self.bytes()),
             mb(self.resident_bytes),
             mb(self.kv_bytes),
@@ -263,7 +264,9 @@ mod tests {
         let error = Plan::new(100 << 20, &needs).unwrap_err().to_string();
         assert_eq!(
             error,
-            "a budget of 104857600 bytes is too small: at least 148 MiB are needed: 100 for              weights that stay in memory, 30 for keys and values, 5 for buffers, 3 for streaming              and 10 for the program"
+            "a budget of 104857600 bytes is too small: at least 148 MiB are needed: 100 for \
+             weights that stay in memory, 30 for keys and values, 5 for buffers, 3 for streaming \
+             and 10 for the program"
         );
     }
 }

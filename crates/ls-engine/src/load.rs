@@ -10,7 +10,7 @@ use crate::bytes::Bytes;
 use crate::chunks::ChunkSource;
 use crate::embedding::{Embedding, FlashRows};
 use crate::reader::Reader;
-use crate::state::{MlpSize, buffer_bytes, kv_bytes};
+use crate::state::{CHUNK_BATCH, MlpSize, buffer_bytes, kv_bytes};
 use crate::stream::{Prefetch, Streamer};
 use crate::tensors::Tensors;
 use crate::weights::Weights;
@@ -23,6 +23,11 @@ const DEFAULT_CONTEXT: usize = 4096;
 const SMALL_CONTEXT: usize = 512;
 /// The share of a budget that keys and values of a default context may take.
 const KV_SHARE: u64 = 8;
+
+/// The batch shrinks to this while buffers would take more than their share of the budget: larger
+/// ones read less for a prompt, but leave less for the cache.
+const SMALL_BATCH: usize = 32;
+const BUFFER_SHARE: u64 = 32;
 
 /// Buffers of the reads and of what keeps track of them, in bytes.
 const IO_BYTES: u64 = 3 << 20;
@@ -117,7 +122,8 @@ impl Loaded {
         };
         let (tokenizer, weights) = with_tokenizer(model, load);
         let chunks = Some(ChunkSource::map(model, pack.layers())?);
-        let (mlp, context) = (mlp_size(pack.layers()), default_context(model, options.context));
+        let mlp = mlp_size(pack.layers(), CHUNK_BATCH);
+        let context = default_context(model, options.context);
         let (tokenizer, weights) = (tokenizer?, weights?);
         Ok(Self { weights, tokenizer, chunks, mlp, plan: None, context })
     }
@@ -129,8 +135,7 @@ impl Loaded {
         options: &LoadOptions,
     ) -> Result<Self, EngineError> {
         let tokenizer = tokenizer(model)?;
-        let mlp = mlp_size(pack.layers());
-        let (plan, context) = plan(model, pack, budget, options)?;
+        let (plan, mlp, context) = plan(model, pack, budget, options)?;
         let io = options.stream.io();
         let reader = Reader::open(model.path(), &io)?;
         let tensors = Tensors::read(model, pack, &reader)?;
@@ -173,7 +178,7 @@ fn plan(
     pack: &Pack,
     budget: u64,
     options: &LoadOptions,
-) -> Result<(Plan, usize), EngineError> {
+) -> Result<(Plan, MlpSize, usize), EngineError> {
     let (config, layers) = (model.config(), pack.layers());
     let kv = |context| kv_bytes(config, context).map_or(u64::MAX, |bytes| bytes as u64);
     let mut context = default_context(model, options.context);
@@ -181,30 +186,39 @@ fn plan(
         context = (context / 2).max(SMALL_CONTEXT);
     }
     let longest = layers.iter().map(|layer| u64::from(layer.segment_chunks)).max().unwrap_or(0);
-    let buffers = buffer_bytes(config, context, mlp_size(layers));
     let memory = || EngineError::Memory { bytes: None, context };
+    let mut batch = CHUNK_BATCH;
+    let (mlp, buffers) = loop {
+        let mlp = mlp_size(layers, batch);
+        let bytes = buffer_bytes(config, context, mlp).ok_or_else(memory)? as u64;
+        if batch == SMALL_BATCH || bytes <= budget / BUFFER_SHARE {
+            break (mlp, bytes);
+        }
+        batch /= 2;
+    };
     let needs = Needs {
         process: system::rss_anon().unwrap_or(UNKNOWN_PROCESS),
         resident: Tensors::resident_bytes(model),
         kv: kv_bytes(config, context).ok_or_else(memory)? as u64,
-        buffers: buffers.ok_or_else(memory)? as u64,
+        buffers,
         io: IO_BYTES + pack.rows().map_or(0, FlashRows::buffer_bytes),
         embedding: pack.rows().map(|rows| rows.stored_bytes()),
         frame: frame_bytes(layers) as u64,
         n_chunks: layers.iter().map(|layer| u64::from(layer.n_chunks)).sum(),
         min_frames: MIN_SEGMENTS * longest,
     };
-    Ok((Plan::new(budget, &needs)?, context))
+    Ok((Plan::new(budget, &needs)?, mlp, context))
 }
 
 fn frame_bytes(layers: &[LayerLayout]) -> usize {
     layers.iter().map(|layer| layer.record_bytes).max().unwrap_or(0)
 }
 
-fn mlp_size(layers: &[LayerLayout]) -> MlpSize {
+fn mlp_size(layers: &[LayerLayout], batch: usize) -> MlpSize {
     let segments = layers.iter().map(|layer| layer.n_segments() as usize).max();
     let neurons = layers.iter().map(|l| l.segment_chunks as usize * l.neurons_per_chunk).max();
-    MlpSize::Chunks { segments: segments.unwrap_or(0), neurons: neurons.unwrap_or(0) }
+    let (segments, neurons) = (segments.unwrap_or(0), neurons.unwrap_or(0));
+    MlpSize::Chunks { batch, segments, neurons }
 }
 
 fn default_context(model: &ModelFile, asked: usize) -> usize {

@@ -12,9 +12,12 @@ use crate::rotary::Angles;
 /// buffers grow.
 pub(crate) const BATCH: usize = 256;
 
-/// The same where the MLP is chunks: each batch takes every chunk once, so that a prompt that is
-/// one batch reads what is not in memory once. The MLP's neurons have no buffer then.
+/// The same where the MLP is chunks, if the budget allows it: each batch takes every chunk once,
+/// so that a prompt that is one batch reads what is not in memory once.
 pub(crate) const CHUNK_BATCH: usize = 512;
+
+/// Bytes of one activation: a float, its 8-bit form, and its share of scales and sums.
+const ACTIVATION: usize = 6;
 
 /// Rows of logits that exist at once when every token's logits are asked for.
 pub(crate) const LOGIT_ROWS: usize = 32;
@@ -74,8 +77,8 @@ pub(crate) enum Hidden {
 pub(crate) enum MlpSize {
     /// Matrices.
     Rows,
-    /// Chunks: the most segments of a layer, and the most neurons of a segment.
-    Chunks { segments: usize, neurons: usize },
+    /// Chunks: tokens of a batch, the most segments of a layer, and the most neurons of a segment.
+    Chunks { batch: usize, segments: usize, neurons: usize },
 }
 
 impl MlpSize {
@@ -83,14 +86,14 @@ impl MlpSize {
     pub fn batch(self) -> usize {
         match self {
             Self::Rows => BATCH,
-            Self::Chunks { .. } => CHUNK_BATCH,
+            Self::Chunks { batch, .. } => batch,
         }
     }
 
     fn hidden(self, config: &Config, batch: usize) -> Hidden {
         match self {
             Self::Rows => Hidden::Rows(Activations::new(batch, config.d_ff)),
-            Self::Chunks { segments, neurons } => Hidden::Segments {
+            Self::Chunks { segments, neurons, .. } => Hidden::Segments {
                 partial: vec![0.0; segments * (ls_cpu::BATCH - 1).min(batch) * config.d_model],
                 neurons: Vec::with_capacity(neurons * batch),
             },
@@ -99,8 +102,8 @@ impl MlpSize {
 
     fn hidden_bytes(self, config: &Config, batch: usize) -> Option<usize> {
         match self {
-            Self::Rows => config.d_ff.checked_mul(8)?.checked_mul(batch),
-            Self::Chunks { segments, neurons } => {
+            Self::Rows => config.d_ff.checked_mul(ACTIVATION)?.checked_mul(batch),
+            Self::Chunks { segments, neurons, .. } => {
                 let partial = segments.checked_mul(ls_cpu::BATCH)?.checked_mul(config.d_model)?;
                 partial.checked_add(neurons.checked_mul(batch)?)?.checked_mul(4)
             }
@@ -121,10 +124,16 @@ pub(crate) fn buffer_bytes(config: &Config, capacity: usize, mlp: MlpSize) -> Op
         config.n_kv_heads.checked_mul(config.head_dim)?,
     );
     let batch = mlp.batch().min(capacity);
-    // f32 for each value, and less than as much again for its 8-bit form where there is one.
-    let rows = [config.d_model.checked_mul(3)?, heads.checked_mul(2)?, kv_heads];
-    let row = rows.into_iter().try_fold(0usize, |sum, n| sum.checked_add(n.checked_mul(8)?))?;
-    let last = LOGIT_ROWS.checked_mul(config.d_model)?.checked_mul(8)?;
+    // The residual stream, its normalised form and what is added to it; queries, what they attend
+    // to and its 8-bit form; keys and values; angles.
+    let row = [
+        config.d_model.checked_mul(8 + ACTIVATION)?,
+        heads.checked_mul(8 + ACTIVATION)?,
+        kv_heads.checked_mul(8)?,
+        config.head_dim.checked_mul(8)?,
+    ];
+    let row = row.into_iter().try_fold(0usize, usize::checked_add)?;
+    let last = LOGIT_ROWS.checked_mul(config.d_model)?.checked_mul(ACTIVATION)?;
     let logits = config.vocab_size.checked_mul(4)?;
     let hidden = mlp.hidden_bytes(config, batch)?;
     row.checked_mul(batch)?.checked_add(hidden)?.checked_add(last)?.checked_add(logits)

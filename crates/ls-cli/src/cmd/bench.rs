@@ -12,6 +12,7 @@ use ls_engine::{Engine, Pcg32, PeakRss, State};
 
 use crate::args::{BenchArgs, BenchOutput};
 use crate::output::UsageError;
+use crate::streaming::Since;
 use crate::{cmd, interrupt, output};
 use floor::Floor;
 use rows::{Row, Speed};
@@ -60,7 +61,11 @@ fn measure_model(
     let engine = cmd::load(path, Some(context), args.threads, &args.stream)?;
     let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
     bar.set_message(cmd::model_name(path));
-    let floor = Floor::measure(&engine)?;
+    // Under a budget the mapped file must not be read: it would come to memory a second time.
+    let floor = match engine.plan() {
+        None => Some(Floor::measure(&engine)?),
+        Some(_) => None,
+    };
     bar.inc(1);
     let state = cmd::new_state(&engine, Some(context), "use a smaller -p or -n")?;
     let mut bench = Bench { state, engine: &engine, peak: PeakRss::start() };
@@ -68,7 +73,7 @@ fn measure_model(
         if n == 0 {
             continue;
         }
-        let mut speeds = Vec::new();
+        let (mut speeds, mut since) = (Vec::new(), Since::now(&engine));
         // The run before the first counts for nothing: it touches weights and buffers.
         for repetition in 0..=args.repetitions {
             let speed = bench.time(test, n as usize)?;
@@ -79,6 +84,8 @@ fn measure_model(
             }
             if repetition > 0 {
                 speeds.push(speed);
+            } else {
+                since = Since::now(&engine);
             }
         }
         rows.push(Row {
@@ -91,8 +98,13 @@ fn measure_model(
             mode: cmd::MODE,
             keep: cmd::KEEP,
             peak_rss_bytes: bench.peak.bytes(),
-            read_gb_per_s: floor.gb_per_s(),
-            floor_ratio: (test == Test::Decode).then(|| floor.ratio(Speed::of(&speeds).avg_ts)),
+            read_gb_per_s: floor.as_ref().map(Floor::gb_per_s),
+            floor_ratio: floor
+                .as_ref()
+                .filter(|_| test == Test::Decode)
+                .map(|floor| floor.ratio(Speed::of(&speeds).avg_ts)),
+            cache: engine.plan().map(|_| args.stream.cache.name()),
+            stream: since.report(&engine, n as usize * speeds.len()),
         });
     }
     bar.finish_and_clear();

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::args::{RunArgs, SamplingArgs};
 use crate::cmd::chat;
 use crate::output::UsageError;
+use crate::streaming::{Since, StreamReport};
 use crate::{cmd, interrupt, output};
 
 /// Tokens of a completion unless the user says otherwise.
@@ -40,6 +41,9 @@ struct Report<'a> {
     device: &'static str,
     mode: &'static str,
     keep: f64,
+    cache: Option<&'static str>,
+    #[serde(flatten)]
+    stream: StreamReport,
 }
 
 /// Runs the command.
@@ -61,6 +65,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let prompt_ids = encode(args, &engine, &prompt)?;
     let options = options(args, Some(DEFAULT_MAX_TOKENS));
+    let since = Since::now(&engine);
     let generation = stream(&engine, &mut state, &prompt_ids, &mut sampler, &options, !args.json)?;
     if args.json {
         let metrics = &generation.metrics;
@@ -81,12 +86,18 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             device: args.load.device.name(),
             mode: args.load.mode.name(),
             keep: cmd::KEEP,
+            cache: engine.plan().map(|_| args.stream.cache.name()),
+            stream: since.report(&engine, prompt_ids.len() + metrics.decode_steps),
         })?;
     } else if !generation.text.ends_with('\n') {
         output::stdout("\n")?;
     }
     if args.verbose {
         report(&generation, params.seed);
+        if engine.plan().is_some() {
+            let tokens = prompt_ids.len() + generation.metrics.decode_steps;
+            cmd::note_stream(&since.report(&engine, tokens));
+        }
     }
     let is_cancelled = generation.finish_reason == FinishReason::Cancelled;
     Ok(if is_cancelled { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
@@ -204,6 +215,9 @@ fn describe(engine: &Engine, state: &State, load_ms: f64) {
         engine.threads(),
         cmd::DEVICE,
     ));
+    if let Some(plan) = engine.plan() {
+        cmd::note_plan(plan);
+    }
 }
 
 /// Says on standard error how a generation went.

@@ -4,6 +4,7 @@ use serde::{Serialize, Serializer};
 
 use crate::args::BenchOutput;
 use crate::output;
+use crate::streaming::StreamReport;
 
 /// Tokens per second over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -47,15 +48,20 @@ pub struct Row {
     pub keep: f64,
     /// The most anonymous memory seen.
     pub peak_rss_bytes: Option<u64>,
-    /// How fast a plain read of the weights was, in 10⁹ bytes per second.
+    /// How fast a plain read of the weights was, in 10⁹ bytes per second; not under a budget.
     #[serde(serialize_with = "three_decimals")]
-    pub read_gb_per_s: f64,
+    pub read_gb_per_s: Option<f64>,
     /// Time of a token ÷ time of such a read; for decoding only.
     pub floor_ratio: Option<f64>,
+    /// Which chunks stay in memory, under a budget.
+    pub cache: Option<&'static str>,
+    /// The budget and what was read.
+    #[serde(flatten)]
+    pub stream: StreamReport,
 }
 
-fn three_decimals<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((value * 1e3).round() / 1e3)
+fn three_decimals<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    value.map(|value| (value * 1e3).round() / 1e3).serialize(serializer)
 }
 
 /// All rows as text.
@@ -72,19 +78,47 @@ pub fn print(rows: &[Row], form: BenchOutput) -> anyhow::Result<String> {
 }
 
 fn markdown(rows: &[Row]) -> String {
+    if rows.iter().any(|row| row.stream.budget_bytes.is_some()) {
+        return streamed_markdown(rows);
+    }
     let titles = ["model", "size", "threads", "test", "t/s", "read GB/s", "floor"];
     let mut out = format!("| {} |\n", titles.join(" | "));
     out += "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
     for row in rows {
+        let read = row.read_gb_per_s.unwrap_or(0.0);
         let floor = row.floor_ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         let Speed { avg_ts, stddev_ts } = row.speed;
         out += &format!(
-            "| {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {:.1} | {floor} |\n",
+            "| {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {read:.1} | {floor} |\n",
             row.model.replace('|', "\\|"),
             output::bytes(row.size_bytes),
             row.threads,
             row.test,
-            row.read_gb_per_s,
+        );
+    }
+    out
+}
+
+/// What matters under a budget.
+fn streamed_markdown(rows: &[Row]) -> String {
+    let titles =
+        ["model", "budget", "cache", "test", "t/s", "MB/token", "stall ms/token", "disk MB/s"];
+    let mut out = format!("| {} |\n", titles.join(" | "));
+    out += "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n";
+    for row in rows {
+        let number = |value: Option<f64>, scale: f64, decimals: usize| {
+            value.map_or("-".into(), |value| format!("{:.decimals$}", value * scale))
+        };
+        let Speed { avg_ts, stddev_ts } = row.speed;
+        out += &format!(
+            "| {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {} | {} | {} |\n",
+            row.model.replace('|', "\\|"),
+            row.stream.budget_bytes.map_or("-".into(), output::bytes),
+            row.cache.unwrap_or("-"),
+            row.test,
+            number(row.stream.bytes_per_token, 1e-6, 1),
+            number(row.stream.stall_ms_per_token, 1.0, 1),
+            number(row.stream.disk_mb_per_s, 1.0, 0),
         );
     }
     out

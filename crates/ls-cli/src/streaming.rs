@@ -1,0 +1,80 @@
+//! What a result says about streaming.
+
+use ls_engine::{Engine, StreamStats};
+use serde::Serialize;
+
+/// The budget, and what was read within it. Empty when weights stay in the mapped file.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StreamReport {
+    /// The budget in bytes.
+    pub budget_bytes: Option<u64>,
+    /// What the plan uses of it.
+    pub planned_bytes: Option<u64>,
+    /// Bytes that were read from the disk.
+    pub bytes_read: Option<u64>,
+    /// The same for each token.
+    pub bytes_per_token: Option<f64>,
+    /// Of the bytes that compute wanted, the share that was not in memory at that moment.
+    pub stall_miss_ratio: Option<f64>,
+    /// The share that was not in memory when it was first scheduled, before any read.
+    pub demand_miss_ratio: Option<f64>,
+    /// Of the bytes that were read, the share that no one had asked for.
+    pub wasted_ratio: Option<f64>,
+    /// How long each token waited for reads, in milliseconds.
+    pub stall_ms_per_token: Option<f64>,
+    /// Speed of the disk while it read, in 10⁶ bytes per second.
+    pub disk_mb_per_s: Option<f64>,
+    /// Mean size of a read in KiB.
+    pub read_kib: Option<f64>,
+    /// Mean number of reads in flight while there were any.
+    pub io_depth: Option<f64>,
+    /// How the disk was read.
+    pub io: Option<&'static str>,
+}
+
+/// A point in time to measure from.
+#[derive(Clone, Debug)]
+pub struct Since(Option<StreamStats>);
+
+impl Since {
+    /// Now.
+    pub fn now(engine: &Engine) -> Self {
+        Self(engine.stream_stats())
+    }
+
+    /// What happened since, for `tokens` tokens.
+    pub fn report(&self, engine: &Engine, tokens: usize) -> StreamReport {
+        let plan = engine.plan();
+        let (Some(before), Some(after), Some(plan)) = (&self.0, engine.stream_stats(), plan) else {
+            return StreamReport::default();
+        };
+        let (a, b) = (&before.counts, &after.counts);
+        let wanted = (b.wanted_bytes - a.wanted_bytes) as f64;
+        let read = after.bytes_read() - before.bytes_read();
+        let io_read = after.io.read_bytes - before.io.read_bytes;
+        let useful = after.io.useful_bytes - before.io.useful_bytes;
+        let busy = (after.io.busy - before.io.busy).as_secs_f64();
+        let reads = after.io.reads - before.io.reads;
+        let tokens = tokens.max(1) as f64;
+        let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        StreamReport {
+            budget_bytes: Some(plan.budget_bytes),
+            planned_bytes: Some(plan.planned_bytes()),
+            bytes_read: Some(read),
+            bytes_per_token: Some(read as f64 / tokens),
+            stall_miss_ratio: Some(ratio((b.stall_miss_bytes - a.stall_miss_bytes) as f64, wanted)),
+            demand_miss_ratio: Some(ratio(
+                (b.demand_miss_bytes - a.demand_miss_bytes) as f64,
+                wanted,
+            )),
+            wasted_ratio: Some(ratio(io_read.saturating_sub(useful) as f64, io_read as f64)),
+            stall_ms_per_token: Some(
+                (b.stall_ns - a.stall_ns) as f64 / 1e6 / tokens / engine.threads() as f64,
+            ),
+            disk_mb_per_s: Some(ratio(io_read as f64 / 1e6, busy)),
+            read_kib: Some(ratio(io_read as f64 / 1024.0, reads as f64)),
+            io_depth: Some(ratio(after.io.depth_seconds - before.io.depth_seconds, busy)),
+            io: Some(after.backend),
+        }
+    }
+}
