@@ -26,7 +26,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let order = (0..FF as u32).rev().collect();
     let path = root.join("pack/folder.lspack");
-    packed(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/models/llama")), &path, &[])?;
+    packed(
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/models/llama")),
+        &path,
+        &[],
+    )?;
     let path = root.join("pack/reordered.lspack");
     packed(&root.join("gguf/llama.gguf"), &path, &[order])?;
     quantised()?.write(&root.join("gguf/quantised.gguf"))?;
