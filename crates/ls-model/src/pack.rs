@@ -7,7 +7,7 @@
 //! The layout, to the last field, is in `docs/format.md`.
 //!
 //! Nothing is computed here. Gate and up rows are the source's bytes; the columns of the down
-//! matrix, which in the source runs the other way, are made by the caller of [`write`] and read by
+//! matrix, which in the source runs the other way, are made by the caller of [`write()`] and read by
 //! whoever computes with them.
 //!
 //! ```
