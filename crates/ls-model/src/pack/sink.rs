@@ -79,7 +79,8 @@ fn temporary(path: &Path) -> PathBuf {
 }
 
 /// The folder that `path` lies in.
-pub(super) fn folder(path: &Path) -> &Path {
+#[cfg(any(unix, test))]
+fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
