@@ -2,10 +2,12 @@
 //! and templates are text, written by hand.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use ls_model::TensorType;
 use ls_model::gguf::write::Writer;
+use ls_model::pack::{ColumnType, Columns, PackOptions, write};
+use ls_model::{ModelFile, TensorType};
 
 /// Sizes of a model; small, so that seeds stay small.
 const WIDTH: usize = 4;
@@ -14,12 +16,23 @@ const VOCAB: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-    for name in ["gguf", "safetensors_header"] {
+    for name in ["gguf", "pack", "safetensors_header"] {
         fs::create_dir_all(root.join(name))?;
     }
     for arch in ["llama", "qwen2", "qwen3", "gemma3"] {
-        model(arch)?.write(&root.join("gguf").join(format!("{arch}.gguf")))?;
+        let path = root.join("gguf").join(format!("{arch}.gguf"));
+        model(arch)?.write(&path)?;
+        packed(&path, &root.join("pack").join(format!("{arch}.lspack")), &[])?;
     }
+    let order = (0..FF as u32).rev().collect();
+    let path = root.join("pack/folder.lspack");
+    packed(
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/models/llama")),
+        &path,
+        &[],
+    )?;
+    let path = root.join("pack/reordered.lspack");
+    packed(&root.join("gguf/llama.gguf"), &path, &[order])?;
     quantised()?.write(&root.join("gguf/quantised.gguf"))?;
     let safetensors = root.join("safetensors_header");
     fs::write(safetensors.join("empty"), with_header("{}", 0))?;
@@ -31,6 +44,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         r#""c\u00e9":{"dtype":"F32","shape":[1,0],"data_offsets":[8,8]}}"#
     );
     fs::write(safetensors.join("three"), with_header(three, 8))?;
+    Ok(())
+}
+
+/// Packs the model at `source` with columns of zeros.
+fn packed(
+    source: &Path,
+    out: &Path,
+    orders: &[Vec<u32>],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let model = ModelFile::open(source)?;
+    let n_bytes = model.config().d_ff * model.config().d_model * 2;
+    let options = PackOptions {
+        chunk_kib: 4,
+        down: ColumnType::F16,
+        orders: orders.to_vec(),
+        force: true,
+        ..PackOptions::default()
+    };
+    let mut columns = |_| Ok::<_, std::convert::Infallible>(Columns::new(vec![0; n_bytes]));
+    write(&model, out, &options, &mut columns, &mut |_| ControlFlow::Continue(()))?;
     Ok(())
 }
 

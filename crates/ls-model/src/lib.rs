@@ -1,4 +1,5 @@
-//! Reads model files: GGUF and safetensors, configuration, tokenizer, chat template.
+//! Reads model files: GGUF, safetensors and packs, configuration, tokenizer, chat template. Writes
+//! packs.
 //!
 //! It is not an engine: tensors are handed out as the bytes that the file has, and computing with
 //! them is the caller's affair.
@@ -18,7 +19,8 @@
 //!   before they are used, and memory is allocated in proportion to the file at most. Damage is
 //!   a [`ModelError`] that names file, place, what was expected and what was found.
 //! - Headers are read into memory; tensor data is mapped read-only and never copied.
-//! - A [`ModelFile`] that opened has every tensor that its architecture needs, in the right shape.
+//! - A [`ModelFile`] that opened has every tensor that its architecture needs, in the right shape:
+//!   in one piece, or, in a [`pack`], in records whose places are known.
 //! - A feature that would change the answer and is not supported is an error, never ignored.
 //!
 //! # What is asked of the user

@@ -89,6 +89,10 @@ impl Directory {
         for (layer, (layout, ordered)) in layers.iter().zip(has_order).enumerate() {
             orders.push(if ordered { Some(reader.order(layer, layout.d_ff)?) } else { None });
         }
+        if reader.at.pos() != bytes.len() {
+            let reason = "it has more bytes than its entries need";
+            return Err(PackFileError::Entry { what: WHAT.to_owned(), reason });
+        }
         Ok(Self { tensors, rows, layers, orders })
     }
 }

@@ -139,6 +139,7 @@ pub(crate) fn open(path: &Path) -> Result<(Source, Config, Weights, Pack), Model
         None => return Err(at(PackFileError::MissingBlob { blob: FACTS })),
     };
     let (pack, tensors) = assemble(path, facts, directory);
+    check_apart(&tensors).map_err(at)?;
     let weights = weights(&file, &pack, tensors)?;
     let (source, mut config) = read_source(path, &blobs, &weights, &pack)?;
     config.name.clone_from(&pack.facts.name);
@@ -227,12 +228,11 @@ fn check_places(directory: &Directory, header: &Header) -> Result<(), PackFileEr
         }
         end = layer.offset + layer.stored_bytes();
     }
-    check_apart(&directory.tensors)
+    Ok(())
 }
 
-fn check_apart(tensors: &[TensorEntry]) -> Result<(), PackFileError> {
-    let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
-    match first_overlap(&infos) {
+fn check_apart(tensors: &[TensorInfo]) -> Result<(), PackFileError> {
+    match first_overlap(tensors) {
         Some((_, second)) => {
             let what = format!("tensor {:?}", second.name);
             Err(entry(what, "it overlaps another tensor"))

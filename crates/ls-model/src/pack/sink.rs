@@ -79,7 +79,8 @@ fn temporary(path: &Path) -> PathBuf {
 }
 
 /// The folder that `path` lies in.
-pub(super) fn folder(path: &Path) -> &Path {
+#[cfg(any(unix, test))]
+fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -104,4 +105,39 @@ pub(super) fn free_bytes(path: &Path) -> Option<u64> {
 #[cfg(not(unix))]
 pub(super) fn free_bytes(_path: &Path) -> Option<u64> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_skipped_is_zeros_and_the_name_comes_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut sink = Sink::create(&path).unwrap();
+        sink.seek(3).unwrap();
+        sink.write(b"later", &mut Xxh3::new()).unwrap();
+        assert_eq!(sink.pos(), 8);
+        sink.seek(0).unwrap();
+        sink.write_plain(b"a").unwrap();
+        assert!(!path.exists());
+        sink.finish(&path, 9).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"a\0\0later\0");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_without_a_folder_lies_in_this_one() {
+        assert_eq!(folder(Path::new("model.lspack")), Path::new("."));
+        assert_eq!(folder(Path::new("a/model.lspack")), Path::new("a"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn free_space_is_known_where_the_folder_is() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(free_bytes(&dir.path().join("out")).is_some());
+        assert_eq!(free_bytes(&dir.path().join("absent/out")), None);
+    }
 }

@@ -340,7 +340,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn finish<E>(mut self, _options: &PackOptions) -> Result<Summary, PackError<E>> {
+    fn finish<E>(mut self, options: &PackOptions) -> Result<Summary, PackError<E>> {
+        self.report()?;
         let directory = self.plan.directory.encode();
         let mut hash = Xxh3::new();
         self.sink.seek(self.plan.directory_at).map_err(self.refused())?;
@@ -353,6 +354,8 @@ impl Job<'_> {
         self.sink.write_plain(&header.encode()).map_err(self.refused())?;
         let refused = self.refused();
         let summary = summary(&self.plan);
+        // A file may have taken the name since writing began.
+        check_target(self.model, self.out, options)?;
         self.sink.finish(self.out, file_len).map_err(refused)?;
         Ok(summary)
     }
@@ -409,5 +412,24 @@ impl Gather<'_> {
 fn copy(record: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = record.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {
         place.copy_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_what_is_needed() {
+        let told = |kind| {
+            let error = io::Error::from(kind);
+            refused::<io::Error>("write", Path::new("m.lspack"), 5000, error).to_string()
+        };
+        let full = "m.lspack needs 5000 bytes, and the disk is full; free some space or choose \
+                    another folder";
+        assert_eq!(told(io::ErrorKind::StorageFull), full);
+        assert_eq!(told(io::ErrorKind::QuotaExceeded), full);
+        let other = told(io::ErrorKind::PermissionDenied);
+        assert!(other.starts_with("cannot write m.lspack: "), "{other}");
     }
 }

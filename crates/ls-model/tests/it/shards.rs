@@ -10,12 +10,12 @@ use crate::support::{Tiny, add_zeros, sentence};
 
 const N: usize = 3;
 
-fn shard(dir: &Path, idx: usize) -> PathBuf {
+pub fn shard(dir: &Path, idx: usize) -> PathBuf {
     dir.join(format!("tiny-{:05}-of-{N:05}.gguf", idx + 1))
 }
 
 /// The parts of a model: only the first has all metadata, as the usual tool splits them.
-fn parts(n_tensors: Option<u32>) -> Vec<Writer<'static>> {
+pub fn parts(n_tensors: Option<u32>) -> Vec<Writer<'static>> {
     let tiny = Tiny::new("qwen2");
     let tensors = tiny.tensors();
     let n_tensors = n_tensors.unwrap_or(tensors.len() as u32);
@@ -32,7 +32,7 @@ fn parts(n_tensors: Option<u32>) -> Vec<Writer<'static>> {
     parts
 }
 
-fn folder(parts: &[Writer<'_>]) -> TempDir {
+pub fn folder(parts: &[Writer<'_>]) -> TempDir {
     let dir = TempDir::new().unwrap();
     for (idx, part) in parts.iter().enumerate() {
         part.write(&shard(dir.path(), idx)).unwrap();
