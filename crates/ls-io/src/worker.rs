@@ -53,10 +53,13 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
         on_complete: F,
         limits: Limits,
         depth: usize,
-    ) -> Self {
-        Self {
+    ) -> io::Result<Self> {
+        // A gap is shorter than the read that it is a part of.
+        let max_gap = limits.gap_bytes.min(limits.max_bytes) as usize;
+        let flights = (0..depth).map(|_| Flight::new(max_gap)).collect::<io::Result<_>>()?;
+        Ok(Self {
             backend,
-            flights: (0..depth).map(|_| Flight::new()).collect(),
+            flights,
             free: (0..depth as u32).rev().collect(),
             shared,
             on_complete,
@@ -68,7 +71,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             trivial: Vec::new(),
             requeued: Vec::new(),
             n_delivered: 0,
-        }
+        })
     }
 
     /// Reads until the stream is dropped and nothing is in flight.
@@ -109,7 +112,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             // Their buffers are freed outside of the lock: that may run code of the caller.
             let dropped = state.queue.drain();
             let trivial = std::mem::take(&mut state.trivial);
-            state.outstanding = 0;
+            state.outstanding -= dropped.len() + trivial.len();
             drop(state);
             drop((dropped, trivial));
             return self.n_in_flight() > 0;
@@ -158,11 +161,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
     /// Hands all of a flight that has not come yet to the system.
     fn push(&mut self, id: u32) {
         let flight = &mut self.flights[id as usize];
-        let max_gap = self.limits.gap_bytes.min(self.limits.max_bytes) as usize;
-        if let Err(e) = flight.lay_out(max_gap) {
-            self.done.push(Done { id, result: Err(e) });
-            return;
-        }
+        flight.lay_out();
         let read = RawRead {
             id,
             direct: flight.direct,
