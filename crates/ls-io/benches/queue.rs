@@ -5,7 +5,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use ls_io::{
-    AlignedBuf, BackendKind, Completion, Direct, Priority, Request, Stream, StreamOptions,
+    AlignedBuf, BackendKind, Completion, Direct, FaultPlan, Priority, Request, Stream,
+    StreamOptions,
 };
 
 fn main() {
@@ -39,9 +40,8 @@ fn submit_and_take_back(bencher: divan::Bencher<'_, '_>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("data");
     fs::write(&path, vec![1; N * REQUEST]).expect("a file");
-    let slow = ls_io::FaultPlan::slow(1 << 40, Duration::from_secs(3600));
-    let _ = slow;
-    let options = StreamOptions { depth: 1, direct: Direct::Never, ..Default::default() };
+    let fault = Some(FaultPlan::slow(1 << 40, Duration::from_millis(1)));
+    let options = StreamOptions { depth: 1, direct: Direct::Never, fault, ..Default::default() };
     let stream = Stream::open(&path, &options, |_| ()).expect("a stream");
     let mut bufs: Vec<_> = (0..N).map(|_| AlignedBuf::new(REQUEST).expect("memory")).collect();
     bencher.counter(divan::counter::ItemsCount::new(N)).bench_local(|| {

@@ -80,7 +80,11 @@ impl<B: ReadBuf> Stream<B> {
         state.outstanding += requests.len();
         let any = !requests.is_empty();
         for request in requests {
-            if request.buf.is_empty() {
+            // The system takes offsets up to 2⁶³ - 1; beyond, it could not tell a bad offset from a
+            // file system that refuses direct reads.
+            let end = request.offset.checked_add(request.buf.len() as u64);
+            let is_far = end.is_none_or(|end| end > i64::MAX.cast_unsigned());
+            if request.buf.is_empty() || is_far {
                 state.trivial.push(request);
             } else {
                 state.queue.insert(Pending::new(request, direct));

@@ -16,7 +16,7 @@ use crate::plan::Limits;
 use crate::queue::Pending;
 use crate::shared::Shared;
 use crate::stats::{Clock, Stats};
-use crate::{Completion, Notice, ReadBuf};
+use crate::{Completion, Notice, ReadBuf, Request};
 
 /// Attempts in a row that bring nothing before a read has failed.
 const MAX_STALLS: u32 = 64;
@@ -40,7 +40,7 @@ pub(crate) struct Worker<B: ReadBuf, F> {
     /// Flights that were planned and go to the system next.
     planned: Vec<u32>,
     /// Requests that need no read, or go back to the queue to be read alone.
-    trivial: Vec<crate::Request<B>>,
+    trivial: Vec<Request<B>>,
     requeued: Vec<Pending<B>>,
     /// Requests handed back and not yet booked.
     n_delivered: usize,
@@ -80,7 +80,8 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             let mut trivial = std::mem::take(&mut self.trivial);
             let any_trivial = !trivial.is_empty();
             for request in trivial.drain(..) {
-                self.deliver(request, Ok(()));
+                let result = self.trivial_result(&request);
+                self.deliver(request, result);
             }
             self.trivial = trivial;
             self.launch();
@@ -95,6 +96,15 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             }
             self.done = done;
         }
+    }
+
+    /// How a request that needs no read ends.
+    fn trivial_result(&self, request: &Request<B>) -> Result<(), ReadError> {
+        if request.buf.is_empty() {
+            return Ok(());
+        }
+        let (path, len) = (&self.shared.files.path, request.buf.len());
+        Err(ReadError::new(path, request.offset, len, ReadCause::EndOfFile { got: 0 }))
     }
 
     fn n_in_flight(&self) -> usize {
@@ -264,7 +274,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
         self.free.push(id);
     }
 
-    fn deliver(&mut self, request: crate::Request<B>, result: Result<(), ReadError>) {
+    fn deliver(&mut self, request: Request<B>, result: Result<(), ReadError>) {
         match &result {
             Ok(()) => self.stats.useful_bytes += request.buf.len() as u64,
             Err(_) => self.stats.failed += 1,

@@ -20,7 +20,7 @@ impl Live {
     /// A buffer of `len` bytes that begins `shift` bytes behind an aligned address.
     pub fn buf(&self, len: usize, shift: usize) -> Counted {
         self.0.fetch_add(1, Ordering::SeqCst);
-        let mut bytes = AlignedBuf::new(len + shift).unwrap();
+        let mut bytes = AlignedBuf::new(len + shift).expect("memory");
         bytes.fill(0xEE);
         Counted { bytes, shift, live: self.clone() }
     }

@@ -33,8 +33,10 @@ fn offsets_beyond_4_gib() {
         }
         rig.stream.submit([rig.request(u64::MAX - 4095, 4096, 0), rig.request(1 << 63, 4096, 0)]);
         for _ in 0..2 {
-            assert!(rig.next().result.is_err());
+            let cause = rig.next().result.unwrap_err().cause;
+            assert!(matches!(cause, ReadCause::EndOfFile { got: 0 }), "{cause}");
         }
+        assert_eq!(rig.stream.notices(), [], "a bad offset is no reason to leave direct reads");
     }
 }
 

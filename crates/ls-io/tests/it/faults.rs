@@ -47,7 +47,9 @@ fn what_passes_is_repeated() {
                     file.path(),
                     &StreamOptions { direct, ..options(backend, plan.clone()) },
                 );
+                let was_direct = rig.stream.is_direct();
                 rig.read_all(FILE, 4096);
+                assert_eq!(rig.stream.is_direct(), was_direct, "continued where it is aligned");
                 let stats = rig.stream.stats();
                 assert_eq!((stats.failed, stats.useful_bytes), (0, FILE));
                 assert!(stats.retries > 0 || plan.delay == 0.7, "{plan:?}");

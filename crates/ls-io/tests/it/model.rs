@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ls_io::{BackendKind, Curve, Direct, FaultPlan, Priority, ReadCause, Request, StreamOptions};
+use ls_io::{Curve, Direct, FaultPlan, Priority, ReadCause, Request, StreamOptions};
 use proptest::prelude::*;
 
 use crate::buf::Counted;
@@ -241,5 +241,4 @@ fn threads_share_a_stream() {
         assert_eq!(tags.len(), 600);
         assert_eq!(rig.live.count(), 0);
     }
-    let _ = BackendKind::Auto;
 }

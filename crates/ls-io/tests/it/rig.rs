@@ -23,8 +23,8 @@ pub fn content(offset: u64, len: usize) -> Vec<u8> {
 }
 
 pub fn file(len: usize) -> tempfile::NamedTempFile {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(&content(0, len)).unwrap();
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(&content(0, len)).expect("room for it");
     file
 }
 
@@ -49,7 +49,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(path: &Path, options: &StreamOptions) -> Self {
-        Self::try_new(path, options).unwrap()
+        Self::try_new(path, options).expect("a stream")
     }
 
     pub fn try_new(path: &Path, options: &StreamOptions) -> Result<Self, IoError> {
@@ -75,7 +75,7 @@ impl Rig {
         self.stream.submit(offsets.iter().map(|offset| self.request(*offset, len, 0)));
         for _ in &offsets {
             let c = self.next();
-            c.result.unwrap();
+            c.result.expect("what was asked for");
             assert!(c.buf[..] == content(c.tag, len), "bytes at {}", c.tag);
         }
         assert!(self.stream.wait_idle(LIMIT));
