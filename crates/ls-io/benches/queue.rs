@@ -43,7 +43,7 @@ fn submit_and_take_back(bencher: divan::Bencher<'_, '_>) {
     let fault = Some(FaultPlan::slow(1 << 40, Duration::from_millis(1)));
     let options = StreamOptions { depth: 1, direct: Direct::Never, fault, ..Default::default() };
     let stream = Stream::open(&path, &options, |_| ()).expect("a stream");
-    let mut bufs: Vec<_> = (0..N).map(|_| AlignedBuf::new(REQUEST).expect("memory")).collect();
+    let mut bufs = AlignedBuf::many(N, REQUEST).expect("memory");
     bencher.counter(divan::counter::ItemsCount::new(N)).bench_local(|| {
         let requests = bufs.drain(..).enumerate().map(|(i, buf)| request(i, buf));
         stream.submit(requests.collect::<Vec<_>>());
@@ -68,7 +68,7 @@ fn batch_pread(bencher: divan::Bencher<'_, '_>, max_read_bytes: usize) {
 
 fn batch(bencher: divan::Bencher<'_, '_>, backend: BackendKind, max_read_bytes: usize) {
     let setup = setup(backend, max_read_bytes);
-    let mut bufs: Vec<_> = (0..N).map(|_| AlignedBuf::new(REQUEST).expect("memory")).collect();
+    let mut bufs = AlignedBuf::many(N, REQUEST).expect("memory");
     bencher.counter(divan::counter::ItemsCount::new(N)).bench_local(|| {
         let requests = bufs.drain(..).enumerate().map(|(i, buf)| request(i, buf));
         setup.stream.submit(requests.collect::<Vec<_>>());

@@ -44,12 +44,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Every other extent or so of a stretch, in a shuffled order; every fourth is urgent.
     let slots = (stream.len_bytes() / len as u64).max(1);
-    let requests = (0..n).map(|i| -> std::io::Result<_> {
+    let bufs = AlignedBuf::many(n as usize, len)?;
+    let requests = (0..n).zip(bufs).map(|(i, buf)| {
         let slot = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (2 * n).min(slots);
         let (offset, priority) = (slot * len as u64, Priority(u64::from(i % 4 != 0)));
-        Ok(Request { tag: priority.0, offset, priority, buf: AlignedBuf::new(len)? })
+        Request { tag: priority.0, offset, priority, buf }
     });
-    let requests = requests.collect::<Result<Vec<_>, _>>()?;
     let began = Instant::now();
     stream.submit(requests);
     let (mut urgent_done, mut failed) = (Duration::ZERO, 0);

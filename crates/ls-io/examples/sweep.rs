@@ -13,24 +13,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let path = Path::new(args.first().ok_or("which file?")?);
     let time = Duration::from_millis(args.get(1).map_or(Ok(300), |text| text.parse())?);
-    println!("backend  depth  size KiB    MB/s  µs/read  CPU µs/read  CPU ms/GB");
+    println!("backend  depth  size KiB  requests    MB/s  µs/read  CPU µs/read  CPU ms/GB");
     for backend in [BackendKind::Uring, BackendKind::Pread, BackendKind::Mmap] {
         for depth in [1, 4, 16] {
             for kib in [4, 16, 64, 256, 512, 1024] {
-                row(path, backend, depth, kib << 10, time)?;
+                row(path, Row { backend, depth, size: kib << 10, parts: 1 }, time)?;
             }
+        }
+        // What joining costs.
+        for parts in [8, 32, 128] {
+            row(path, Row { backend, depth: 16, size: 512 << 10, parts }, time)?;
         }
     }
     Ok(())
 }
 
-fn row(
-    path: &Path,
+#[derive(Clone, Copy)]
+struct Row {
     backend: BackendKind,
     depth: usize,
+    /// Bytes of a read.
     size: usize,
-    time: Duration,
-) -> Result<(), Box<dyn std::error::Error>> {
+    /// Requests that are joined to a read.
+    parts: usize,
+}
+
+fn row(path: &Path, row: Row, time: Duration) -> Result<(), Box<dyn std::error::Error>> {
+    let Row { backend, depth, size, parts } = row;
     let options = StreamOptions { backend, depth, max_read_bytes: size, ..Default::default() };
     let (sender, done) = channel();
     let opened = Stream::open(path, &options, move |c| drop(sender.send(c)));
@@ -39,40 +48,41 @@ fn row(
         return Ok(());
     }
     let stream = opened?;
-    let places = stream.len_bytes() / 4096 - size as u64 / 4096;
+    let places = stream.len_bytes() / size as u64;
     let mut n = 0u64;
-    // A sequence that visits all places before it repeats one (nearly).
+    // Jumps over the file; the requests of a read are neighbours.
     let mut request = |buf| {
+        let (read, part) = (n / parts as u64, n % parts as u64);
         n += 1;
-        let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
-        Request { tag: n, offset: place * 4096, priority: Priority(n), buf }
+        let place = read.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
+        let offset = place * size as u64 + part * (size / parts) as u64;
+        Request { tag: n, offset, priority: Priority(read), buf }
     };
-    // A batch is as much as is in flight, so that its cost is the same at each depth.
-    for _ in 0..4 * depth {
-        stream.submit([request(AlignedBuf::new(size)?)]);
-    }
-    let (began, cpu) = (Instant::now(), cpu_time());
-    let (mut reads, mut batch) = (0, Vec::new());
+    let bufs = AlignedBuf::many(4 * depth * parts, size / parts)?;
+    stream.submit(bufs.into_iter().map(&mut request));
+    let (began, cpu, before) = (Instant::now(), cpu_time(), stream.stats());
+    let mut bufs = Vec::new();
     while began.elapsed() < time {
-        let first = done.recv()?;
-        for completion in std::iter::once(first).chain(done.try_iter()) {
+        // Whole reads only, or they would not be joined.
+        while bufs.len() < parts {
+            let completion = done.recv()?;
             completion.result?;
-            batch.push(request(completion.buf));
+            bufs.push(completion.buf);
         }
-        reads += batch.len();
-        stream.submit(batch.drain(..));
+        stream.submit(bufs.drain(..parts).map(&mut request));
     }
     let us = began.elapsed().as_secs_f64() * 1e6;
-    let bytes = (reads * size) as f64;
     let cpu_us = (cpu_time() - cpu).as_secs_f64() * 1e6;
+    let after = stream.stats();
+    let (reads, bytes) = (after.reads - before.reads, after.read_bytes - before.read_bytes);
     println!(
-        "{:8} {depth:5} {:9} {:7.0} {:8.1} {:12.1} {:10.1}",
+        "{:8} {depth:5} {:9} {parts:9} {:7.0} {:8.1} {:12.1} {:10.1}",
         stream.backend(),
-        size >> 10,
-        bytes / us,
+        (bytes / reads.max(1)) >> 10,
+        bytes as f64 / us,
         us / reads as f64,
         cpu_us / reads as f64,
-        cpu_us / 1e3 / (bytes / 1e9)
+        cpu_us / 1e3 / (bytes as f64 / 1e9)
     );
     Ok(())
 }

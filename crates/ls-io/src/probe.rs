@@ -162,10 +162,8 @@ impl Measured {
             let offset = rng.below(places) * ALIGN as u64;
             Request { tag: 0, offset, priority: Priority(rng.next()), buf }
         };
-        for _ in 0..n_bufs {
-            let buf = AlignedBuf::new(size).map_err(|source| IoError::Thread { source })?;
-            self.stream.submit([request(buf, rng)]);
-        }
+        let bufs = AlignedBuf::many(n_bufs, size).map_err(|source| IoError::Memory { source })?;
+        self.stream.submit(bufs.into_iter().map(|buf| request(buf, rng)));
         // The first reads wake the device and touch the buffers: they are not timed.
         for _ in 0..n_bufs {
             let buf = self.next()?;

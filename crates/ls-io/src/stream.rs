@@ -237,6 +237,6 @@ fn prepare<B: ReadBuf, F: Fn(Completion<B>)>(
     };
     let started = Started { shared: shared.clone(), waker: backend.waker(), name: backend.name() };
     let worker = Worker::new(backend, shared, on_complete, limits, depth)
-        .map_err(|source| IoError::Thread { source })?;
+        .map_err(|source| IoError::Memory { source })?;
     Ok((worker, started))
 }
