@@ -39,6 +39,12 @@ pub enum IoError {
         /// The system's answer.
         source: io::Error,
     },
+    /// There is no memory for buffers.
+    #[error("cannot allocate buffers for reads: {source}")]
+    Memory {
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The file is too short to measure reads with.
     #[error("{} has {found} bytes; {needed} are needed to measure reads", path.display())]
     TooShort {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Direct, IoError, Notice, StreamOptions};
+use crate::{BackendKind, Direct, IoError, Notice, StreamOptions};
 
 /// One file, opened twice, so that falling back to the page cache can never meet another file.
 #[derive(Debug)]
@@ -29,6 +29,7 @@ impl Files {
         let len = len.ok_or_else(|| IoError::NotAFile { path: path.to_owned() })?;
         expect_random_reads(&buffered);
         let direct = match options.direct {
+            _ if options.backend == BackendKind::Mmap => None,
             Direct::Never => None,
             Direct::Try => {
                 let refused = options.fault.as_ref().is_some_and(|fault| fault.refuse_direct_open);

@@ -26,13 +26,19 @@ pub(crate) struct Flight<B> {
     pub began: Instant,
     /// Where the bytes of the present attempt go.
     pub parts: Vec<Part>,
-    /// What gaps are read to. Never looked at.
+    /// What gaps are read to, as long as the longest one. Never looked at.
     gap: Option<AlignedBuf>,
 }
 
 impl<B: ReadBuf> Flight<B> {
-    pub fn new() -> Self {
-        Self {
+    /// A flight that can read through gaps of `max_gap` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory for them.
+    pub fn new(max_gap: usize) -> io::Result<Self> {
+        let gap = if max_gap > 0 { Some(AlignedBuf::new(max_gap)?) } else { None };
+        Ok(Self {
             members: Vec::new(),
             extent: Extent { offset: 0, len: 0 },
             direct: false,
@@ -41,8 +47,8 @@ impl<B: ReadBuf> Flight<B> {
             stalls: 0,
             began: Instant::now(),
             parts: Vec::new(),
-            gap: None,
-        }
+            gap,
+        })
     }
 
     /// Begins with the members that it was given.
@@ -55,28 +61,18 @@ impl<B: ReadBuf> Flight<B> {
     }
 
     /// Lays out the memory for all bytes that have not come yet.
-    ///
-    /// # Errors
-    ///
-    /// If there is no memory for the gaps.
-    pub fn lay_out(&mut self, max_gap: usize) -> io::Result<()> {
+    pub fn lay_out(&mut self) {
         let align = if self.direct { ALIGN as u64 } else { 1 };
         self.from = self.got - self.got % align;
         let start = self.extent.offset.saturating_add(self.from);
         self.parts.clear();
         let mut at = self.extent.offset;
-        let mut gap_start = None;
+        // All gaps are read to the same place.
+        let gap_start = self.gap.as_deref_mut().map(<[u8]>::as_mut_ptr);
         for member in &mut self.members {
             let Extent { offset, len } = member.extent();
-            let gap = offset - at;
-            if gap > 0 && offset > start {
-                let gap_start = match gap_start {
-                    Some(start) => start,
-                    // Borrowed once: all gaps are read to the same place.
-                    None => *gap_start.insert(gap_bytes(&mut self.gap, max_gap)?.as_mut_ptr()),
-                };
+            if let Some(gap_start) = gap_start.filter(|_| offset > at.max(start)) {
                 let len = usize::try_from(offset - at.max(start)).unwrap_or(usize::MAX);
-                debug_assert!(len <= max_gap, "a gap that was planned for");
                 self.parts.push(Part { start: gap_start, len });
             }
             let skip = usize::try_from(start.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -86,18 +82,10 @@ impl<B: ReadBuf> Flight<B> {
             }
             at = offset.saturating_add(len);
         }
-        Ok(())
     }
 
     /// Whether all bytes have come.
     pub fn is_complete(&self) -> bool {
         self.got >= self.extent.len
     }
-}
-
-fn gap_bytes(gap: &mut Option<AlignedBuf>, len: usize) -> io::Result<&mut [u8]> {
-    if gap.is_none() {
-        *gap = Some(AlignedBuf::new(len)?);
-    }
-    Ok(gap.as_deref_mut().unwrap_or_default())
 }

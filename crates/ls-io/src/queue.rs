@@ -97,6 +97,7 @@ impl<B: ReadBuf> Queue<B> {
         self.by_tag.insert(tag, idx);
         self.slots[idx as usize] = Some(pending);
         self.n_pending += 1;
+        self.sweep();
     }
 
     /// Moves the request called `tag` to another place in the order.
@@ -196,4 +197,128 @@ impl<B: ReadBuf> Queue<B> {
 fn is_current<B>(slots: &[Option<Pending<B>>], turn: &Turn) -> bool {
     let pending = slots.get(turn.idx as usize).and_then(Option::as_ref);
     pending.is_some_and(|p| p.seq == turn.seq && p.request.priority == turn.priority)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { max_bytes: 16, gap_bytes: 0, max_parts: 8 };
+
+    fn pending(tag: u64, offset: u64, len: usize, priority: u64) -> Pending<Box<[u8]>> {
+        let buf = vec![0; len].into_boxed_slice();
+        Pending::new(Request { tag, offset, priority: Priority(priority), buf }, false)
+    }
+
+    /// Tags of the reads that are left, in turn.
+    fn rest(queue: &mut Queue<Box<[u8]>>) -> Vec<Vec<u64>> {
+        let mut members = Vec::new();
+        std::iter::from_fn(|| {
+            queue.take(LIMITS, &mut members)?;
+            Some(members.drain(..).map(|member| member.request.tag).collect())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn equals_are_read_in_the_order_of_the_file() {
+        let mut queue = Queue::new();
+        for (tag, offset) in [(0, 500), (1, 100), (2, 300)] {
+            queue.insert(pending(tag, offset, 8, 5));
+        }
+        queue.insert(pending(3, 900, 8, 4));
+        assert_eq!(rest(&mut queue), [[3], [1], [2], [0]]);
+    }
+
+    #[test]
+    fn neighbours_come_along_whatever_their_priority() {
+        let mut queue = Queue::new();
+        for (tag, offset, priority) in [(0, 0, 9), (1, 4, 1), (2, 8, 3), (3, 12, 9), (4, 100, 2)] {
+            queue.insert(pending(tag, offset, 4, priority));
+        }
+        assert_eq!(rest(&mut queue), [vec![0, 1, 2, 3], vec![4]]);
+    }
+
+    #[test]
+    fn what_is_to_be_read_alone_is() {
+        let mut queue = Queue::new();
+        queue.insert(pending(0, 0, 4, 0));
+        queue.insert(pending(1, 4, 4, 0).alone());
+        queue.insert(pending(2, 8, 4, 0));
+        assert_eq!(rest(&mut queue), [[0], [1], [2]]);
+    }
+
+    #[test]
+    fn the_latest_answers_to_a_tag() {
+        let mut queue = Queue::new();
+        queue.insert(pending(7, 0, 4, 0));
+        queue.insert(pending(7, 100, 4, 0));
+        assert_eq!(queue.cancel(7).unwrap().offset, 100);
+        assert!(queue.cancel(7).is_none());
+        assert_eq!(rest(&mut queue), [[7]], "but none is lost");
+    }
+
+    #[test]
+    fn moved_requests_leave_no_heap_of_turns() {
+        let mut queue = Queue::new();
+        queue.insert(pending(0, 0, 4, 0));
+        for priority in 0..10_000 {
+            assert!(queue.reprioritise(0, Priority(priority)));
+        }
+        assert!(queue.turns.len() <= 128, "{} turns", queue.turns.len());
+        for i in 0..10_000 {
+            queue.insert(pending(i, 4 * i, 4, i));
+            queue.insert(pending(i, 4 * i + 4, 4, u64::MAX));
+            queue.take(LIMITS, &mut Vec::new());
+        }
+        assert!(queue.turns.len() <= 256, "{} turns", queue.turns.len());
+    }
+
+    proptest! {
+        #[test]
+        fn the_best_is_always_in_the_next_read(
+            steps in prop::collection::vec((0u8..8, 0u64..12, 0u64..40, 0u64..6), 1..80),
+        ) {
+            let mut queue = Queue::new();
+            // Tag to (offset, priority).
+            let mut model = std::collections::BTreeMap::new();
+            for (what, tag, offset, priority) in steps {
+                match what {
+                    0..4 if !model.contains_key(&tag) => {
+                        queue.insert(pending(tag, offset, 3, priority));
+                        model.insert(tag, (offset, priority));
+                    }
+                    4 => {
+                        let known = model.get_mut(&tag).map(|entry| entry.1 = priority).is_some();
+                        prop_assert_eq!(queue.reprioritise(tag, Priority(priority)), known);
+                    }
+                    5 => {
+                        let removed = model.remove(&tag).map(|(offset, _)| offset);
+                        prop_assert_eq!(queue.cancel(tag).map(|request| request.offset), removed);
+                    }
+                    6 => {
+                        let mut members = Vec::new();
+                        let extent = queue.take(LIMITS, &mut members);
+                        prop_assert_eq!(extent.is_some(), !model.is_empty());
+                        let best = model.values().map(|(offset, prio)| (*prio, *offset)).min();
+                        let mut taken = Vec::new();
+                        for member in members {
+                            let (offset, priority) = model.remove(&member.request.tag).unwrap();
+                            prop_assert_eq!(member.request.offset, offset);
+                            taken.push((priority, offset));
+                        }
+                        prop_assert_eq!(taken.iter().copied().min(), best);
+                        prop_assert!(taken.is_sorted_by_key(|(_, offset)| *offset));
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(queue.len(), model.len());
+            }
+            let mut left: Vec<_> = rest(&mut queue).concat();
+            left.sort_unstable();
+            prop_assert_eq!(left, model.into_keys().collect::<Vec<_>>());
+        }
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Shared<B> {
 #[derive(Debug)]
 pub(crate) struct State<B> {
     pub queue: Queue<B>,
-    /// Requests of no bytes.
+    /// Requests that need no read: of no bytes, or beyond where any file ends.
     pub trivial: Vec<Request<B>>,
     /// Requests accepted and neither handed back nor taken back.
     pub outstanding: usize,

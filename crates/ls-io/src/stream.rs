@@ -32,7 +32,11 @@ pub struct Stream<B: ReadBuf> {
 }
 
 /// What the i/o thread says once it runs.
-type Started<B> = Result<(Arc<Shared<B>>, Arc<dyn Wake>, &'static str), IoError>;
+struct Started<B> {
+    shared: Arc<Shared<B>>,
+    waker: Arc<dyn Wake>,
+    name: &'static str,
+}
 
 impl<B: ReadBuf> Stream<B> {
     /// Opens `path` for reading.
@@ -61,8 +65,8 @@ impl<B: ReadBuf> Stream<B> {
         let started = started.recv().unwrap_or_else(|_| {
             Err(IoError::Thread { source: std::io::ErrorKind::BrokenPipe.into() })
         });
-        let (shared, waker, backend) = started?;
-        Ok(Self { shared, waker, backend, thread: Some(thread) })
+        let Started { shared, waker, name } = started?;
+        Ok(Self { shared, waker, backend: name, thread: Some(thread) })
     }
 
     /// Accepts requests, all of them at once: the best of the batch is read first, whatever its
@@ -76,7 +80,11 @@ impl<B: ReadBuf> Stream<B> {
         state.outstanding += requests.len();
         let any = !requests.is_empty();
         for request in requests {
-            if request.buf.is_empty() {
+            // The system takes offsets up to 2⁶³ - 1; beyond, it could not tell a bad offset from a
+            // file system that refuses direct reads.
+            let end = request.offset.checked_add(request.buf.len() as u64);
+            let is_far = end.is_none_or(|end| end > i64::MAX.cast_unsigned());
+            if request.buf.is_empty() || is_far {
                 state.trivial.push(request);
             } else {
                 state.queue.insert(Pending::new(request, direct));
@@ -197,28 +205,38 @@ fn run<B: ReadBuf>(
     options: &StreamOptions,
     mut notices: Vec<Notice>,
     on_complete: impl Fn(Completion<B>),
-    sender: SyncSender<Started<B>>,
+    sender: SyncSender<Result<Started<B>, IoError>>,
 ) {
-    let depth = options.depth.clamp(1, MAX_DEPTH);
-    let backend = match backend::start(&files, options, depth, &mut notices) {
-        Ok(backend) => backend,
-        Err(e) => {
-            // Whoever opens the stream waits for it.
-            let _ = sender.send(Err(e));
-            return;
+    match prepare(files, options, &mut notices, on_complete) {
+        Ok((worker, started)) => {
+            if sender.send(Ok(started)).is_ok() {
+                worker.run();
+            }
         }
-    };
+        // Whoever opens the stream waits for it.
+        Err(e) => drop(sender.send(Err(e))),
+    }
+}
+
+/// Makes what the i/o thread works with, and what the others need of it.
+fn prepare<B: ReadBuf, F: Fn(Completion<B>)>(
+    files: Arc<Files>,
+    options: &StreamOptions,
+    notices: &mut Vec<Notice>,
+    on_complete: F,
+) -> Result<(Worker<B, F>, Started<B>), IoError> {
+    let depth = options.depth.clamp(1, MAX_DEPTH);
+    let backend = backend::start(&files, options, depth, notices)?;
     let is_mapped = backend.name() == "mmap";
-    let direct = files.direct.is_some() && !is_mapped;
-    let shared = Arc::new(Shared::new(files, notices, direct, !is_mapped));
+    let direct = files.direct.is_some();
+    let shared = Arc::new(Shared::new(files, std::mem::take(notices), direct, !is_mapped));
     let limits = Limits {
         max_bytes: options.max_read_bytes as u64,
         gap_bytes: options.curve.map_or(0, |curve| curve.gap_bytes()),
         max_parts: MAX_PARTS,
     };
-    let started = (shared.clone(), backend.waker(), backend.name());
-    let worker = Worker::new(backend, shared, on_complete, limits, depth);
-    if sender.send(Ok(started)).is_ok() {
-        worker.run();
-    }
+    let started = Started { shared: shared.clone(), waker: backend.waker(), name: backend.name() };
+    let worker = Worker::new(backend, shared, on_complete, limits, depth)
+        .map_err(|source| IoError::Memory { source })?;
+    Ok((worker, started))
 }

@@ -16,7 +16,7 @@ use crate::plan::Limits;
 use crate::queue::Pending;
 use crate::shared::Shared;
 use crate::stats::{Clock, Stats};
-use crate::{Completion, Notice, ReadBuf};
+use crate::{Completion, Notice, ReadBuf, Request};
 
 /// Attempts in a row that bring nothing before a read has failed.
 const MAX_STALLS: u32 = 64;
@@ -40,7 +40,7 @@ pub(crate) struct Worker<B: ReadBuf, F> {
     /// Flights that were planned and go to the system next.
     planned: Vec<u32>,
     /// Requests that need no read, or go back to the queue to be read alone.
-    trivial: Vec<crate::Request<B>>,
+    trivial: Vec<Request<B>>,
     requeued: Vec<Pending<B>>,
     /// Requests handed back and not yet booked.
     n_delivered: usize,
@@ -53,10 +53,13 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
         on_complete: F,
         limits: Limits,
         depth: usize,
-    ) -> Self {
-        Self {
+    ) -> io::Result<Self> {
+        // A gap is shorter than the read that it is a part of.
+        let max_gap = limits.gap_bytes.min(limits.max_bytes) as usize;
+        let flights = (0..depth).map(|_| Flight::new(max_gap)).collect::<io::Result<_>>()?;
+        Ok(Self {
             backend,
-            flights: (0..depth).map(|_| Flight::new()).collect(),
+            flights,
             free: (0..depth as u32).rev().collect(),
             shared,
             on_complete,
@@ -68,7 +71,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             trivial: Vec::new(),
             requeued: Vec::new(),
             n_delivered: 0,
-        }
+        })
     }
 
     /// Reads until the stream is dropped and nothing is in flight.
@@ -77,7 +80,8 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             let mut trivial = std::mem::take(&mut self.trivial);
             let any_trivial = !trivial.is_empty();
             for request in trivial.drain(..) {
-                self.deliver(request, Ok(()));
+                let result = self.trivial_result(&request);
+                self.deliver(request, result);
             }
             self.trivial = trivial;
             self.launch();
@@ -92,6 +96,15 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             }
             self.done = done;
         }
+    }
+
+    /// How a request that needs no read ends.
+    fn trivial_result(&self, request: &Request<B>) -> Result<(), ReadError> {
+        if request.buf.is_empty() {
+            return Ok(());
+        }
+        let (path, len) = (&self.shared.files.path, request.buf.len());
+        Err(ReadError::new(path, request.offset, len, ReadCause::EndOfFile { got: 0 }))
     }
 
     fn n_in_flight(&self) -> usize {
@@ -109,7 +122,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
             // Their buffers are freed outside of the lock: that may run code of the caller.
             let dropped = state.queue.drain();
             let trivial = std::mem::take(&mut state.trivial);
-            state.outstanding = 0;
+            state.outstanding -= dropped.len() + trivial.len();
             drop(state);
             drop((dropped, trivial));
             return self.n_in_flight() > 0;
@@ -158,11 +171,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
     /// Hands all of a flight that has not come yet to the system.
     fn push(&mut self, id: u32) {
         let flight = &mut self.flights[id as usize];
-        let max_gap = self.limits.gap_bytes.min(self.limits.max_bytes) as usize;
-        if let Err(e) = flight.lay_out(max_gap) {
-            self.done.push(Done { id, result: Err(e) });
-            return;
-        }
+        flight.lay_out();
         let read = RawRead {
             id,
             direct: flight.direct,
@@ -265,7 +274,7 @@ impl<B: ReadBuf, F: Fn(Completion<B>)> Worker<B, F> {
         self.free.push(id);
     }
 
-    fn deliver(&mut self, request: crate::Request<B>, result: Result<(), ReadError>) {
+    fn deliver(&mut self, request: Request<B>, result: Result<(), ReadError>) {
         match &result {
             Ok(()) => self.stats.useful_bytes += request.buf.len() as u64,
             Err(_) => self.stats.failed += 1,

@@ -190,7 +190,7 @@ impl Backend for Faulty {
 
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Done>) {
         let before = done.len();
-        let mut next = self.release(done);
+        let next = self.release(done);
         let timeout = match (timeout, next) {
             _ if done.len() > before => Some(Duration::ZERO),
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -199,10 +199,8 @@ impl Backend for Faulty {
         self.inner.wait(timeout, &mut self.inner_done);
         if !self.inner_done.is_empty() {
             self.held.append(&mut self.inner_done);
-            next = self.release(done);
+            self.release(done);
         }
-        // Whoever waits would rather wait here for what is nearly due than come again.
-        let _ = next;
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -1,1 +1,7 @@
-//! Whole streams against a model of the file.
+//! Whole streams: against a model of the file, with faults, and at the edges.
+
+mod buf;
+mod edges;
+mod faults;
+mod model;
+mod rig;
