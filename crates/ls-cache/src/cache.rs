@@ -1,7 +1,5 @@
 //! The cache as its users see it.
 
-#![allow(unsafe_code)]
-
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::PoisonError;
@@ -155,10 +153,7 @@ impl Cache {
     /// If the pin is of another cache.
     #[inline]
     pub fn pinned_bytes<'a>(&'a self, pin: &'a Pin) -> &'a [u8] {
-        let raw = self.own(pin);
-        // SAFETY: the pin is one of this cache and borrowed for as long as the slice lives, so the
-        // frame is not evicted; pinning, or being the filler, acquired what was written.
-        unsafe { self.inner.frames.slab.bytes(raw.frame) }
+        pin.bytes(&self.inner)
     }
 
     /// Gives a pin back. Takes no lock, except while the budget is exceeded or nothing is kept.
@@ -168,8 +163,7 @@ impl Cache {
     /// If the pin is of another cache.
     #[inline]
     pub fn unpin(&self, pin: Pin) {
-        let raw = self.own(&pin);
-        self.inner.unpin(raw.frame);
+        self.inner.unpin(pin.frame_of(&self.inner));
     }
 
     /// Turns a pin into a lease, which gives it back when dropped.
@@ -178,15 +172,7 @@ impl Cache {
     ///
     /// If the pin is of another cache.
     pub fn lease(&self, pin: Pin) -> Lease<'_> {
-        self.own(&pin);
         Lease::new(&self.inner, pin)
-    }
-
-    #[inline]
-    fn own(&self, pin: &Pin) -> RawPin {
-        let raw = pin.raw();
-        assert_eq!(raw.cache, self.inner.id, "a pin goes back to the cache that made it");
-        raw
     }
 
     /// Whether `key` is resident at this moment. Counts as neither hit nor miss.

@@ -140,7 +140,8 @@ fn page_bytes() -> usize {
     1 << 16
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
