@@ -115,10 +115,10 @@ fn reserve_evicting_beside_pins(bencher: Bencher<'_, '_>, policy: PolicyKind) {
             if let Ok(fill) = cache.reserve(key) {
                 window.push_back(fill.publish());
             }
-            if window.len() >= TRANSIT as usize {
-                if let Some(pin) = window.pop_front() {
-                    cache.unpin(pin);
-                }
+            if window.len() >= TRANSIT as usize
+                && let Some(pin) = window.pop_front()
+            {
+                cache.unpin(pin);
             }
         }
     });

@@ -90,11 +90,9 @@ impl Slab {
     /// No one touches the frame, nor any frame for which `is_free` holds, until this returns.
     pub unsafe fn give_back(&self, frame: u32, is_free: impl Fn(u32) -> bool) {
         let range = self.pages_of(frame, is_free);
-        if range.is_empty() {
-            return;
-        }
+        // Elsewhere there is no call that takes pages back at once; the frame is used again first.
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
+        if !range.is_empty() {
             // SAFETY: private anonymous pages of this map, which read as zeros from now on; by the
             // caller's promise no reference to them exists.
             let given = unsafe {
@@ -104,6 +102,8 @@ impl Slab {
             // Locked pages are refused: they stay, and nothing else changes.
             given.ok();
         }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let _ = range;
     }
 
     /// Keeps the system from joining pages to huge ones behind our back: with them, pages that

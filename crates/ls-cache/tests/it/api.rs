@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ls_cache::{Cache, CacheError, Layout, PolicyKind, ReserveError, Used};
+use ls_cache::{Cache, CacheError, Fill, Layout, PolicyKind, ReserveError, Used};
 
 use crate::{FRAME, assert_bytes, cache, key, put, write};
 
@@ -141,7 +141,7 @@ fn many_are_reserved_in_order_until_the_caller_breaks() {
     assert_eq!(seen, (0..=40).collect::<Vec<_>>());
     // Those made in advance are free again.
     assert_eq!((cache.stats().filling, cache.stats().free), (40, 39));
-    fills.into_iter().for_each(|fill| drop(fill.publish_unpinned()));
+    fills.into_iter().for_each(Fill::publish_unpinned);
     assert_eq!(cache.stats().resident, 41);
 }
 
@@ -178,4 +178,15 @@ fn where_nothing_is_kept_frames_are_free_after_their_use() {
     (2..4).for_each(|index| cache.reserve(key(0, index)).unwrap().publish_unpinned());
     assert!(put(&cache, key(0, 0)));
     assert_eq!(cache.stats().resident, 1);
+}
+
+#[test]
+fn handles_cross_threads() {
+    fn shared<T: Send + Sync>() {}
+    fn owned<T: Send + 'static>() {}
+    shared::<Cache>();
+    shared::<ls_cache::Lease<'_>>();
+    shared::<ls_cache::Pin>();
+    owned::<Fill>();
+    owned::<ls_cache::Pin>();
 }

@@ -1,5 +1,7 @@
 //! A whole cache: its promises one by one, under random operations, in a cycle, under threads.
 
+#![allow(clippy::unwrap_used)]
+
 mod api;
 mod budget;
 mod cycle;
