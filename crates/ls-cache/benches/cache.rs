@@ -70,6 +70,20 @@ fn get_and_release(bencher: Bencher<'_, '_>) {
     });
 }
 
+/// Two threads at once, each with its own keys.
+#[divan::bench(threads = 2)]
+fn get_and_release_on_two_threads(bencher: Bencher<'_, '_>) {
+    let cache = warm(PolicyKind::Lru);
+    let keys: Vec<Key> = resident(&cache).take(2000).collect();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    bencher.counter(ItemsCount::new(1000u32)).bench(|| {
+        let half = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2;
+        for key in &keys[half * 1000..][..1000] {
+            black_box(cache.get(*key).is_some());
+        }
+    });
+}
+
 #[divan::bench]
 fn pin_and_unpin_one(bencher: Bencher<'_, '_>) {
     let cache = warm(PolicyKind::Lru);

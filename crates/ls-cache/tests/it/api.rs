@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use ls_cache::{Cache, CacheError, Fill, Layout, PolicyKind, ReserveError, Used};
+use ls_cache::{
+    Cache, CacheError, Fill, Key, Layout, Offer, Policy, PolicyKind, ReserveError, Used,
+};
 
 use crate::{FRAME, assert_bytes, cache, key, put, write};
 
@@ -189,4 +191,43 @@ fn handles_cross_threads() {
     shared::<ls_cache::Pin>();
     owned::<Fill>();
     owned::<ls_cache::Pin>();
+}
+
+/// Names keys one after the other, there or not, held or not.
+#[derive(Debug)]
+struct Careless(u32);
+
+impl Policy for Careless {
+    fn resize(&mut self, _frames: u64) {}
+    fn admit(&mut self, _key: Key) {}
+    fn offer(&mut self, _key: Key, _offer: Offer) {}
+    fn forget(&mut self, _key: Key) {}
+    fn visit(&mut self, _group: u32) {}
+    fn used(&mut self, _group: u32, _used: Used<'_>) {}
+
+    fn victim(&mut self) -> Option<Key> {
+        self.0 += 1;
+        Some(key(self.0 % 3, self.0 % 7))
+    }
+}
+
+#[test]
+fn a_policy_that_errs_harms_no_one() {
+    let layout = Layout { frame_bytes: FRAME, groups: vec![5, 5] };
+    let cache = Cache::with_policy(layout, 4 * FRAME as u64, Box::new(Careless(0))).unwrap();
+    let held: Vec<_> = (0..3)
+        .map(|index| {
+            let mut fill = cache.reserve(key(0, index)).unwrap();
+            write(key(0, index), &mut fill);
+            cache.lease(fill.publish())
+        })
+        .collect();
+    let n_had = (0..500).filter(|i| put(&cache, key(1, i % 5))).count();
+    assert!(n_had > 50, "{n_had}");
+    held.iter().for_each(|lease| assert_bytes(lease.key(), lease));
+    let last = cache.reserve(key(0, 4)).unwrap();
+    assert_eq!(cache.reserve(key(0, 3)).unwrap_err(), ReserveError::NoFrame);
+    drop((last, held));
+    cache.set_budget(0);
+    assert!(cache.stats().bytes <= 4 * FRAME as u64);
 }
