@@ -1,7 +1,5 @@
 //! The cache as its users see it.
 
-#![allow(unsafe_code)]
-
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::PoisonError;
@@ -60,8 +58,8 @@ impl Cache {
     /// A cache of at most `budget_bytes` for the keys of `layout`.
     ///
     /// Address space is reserved for the whole budget (or for all keys, if that is less); memory
-    /// is used as frames are. The budget counts whole frames and no bookkeeping, which is about 40
-    /// bytes a frame and 8 bytes a key.
+    /// is used as frames are. The budget counts whole frames and no bookkeeping, which is some 25
+    /// bytes a frame and 10 to 25 bytes a key.
     ///
     /// # Errors
     ///
@@ -155,10 +153,7 @@ impl Cache {
     /// If the pin is of another cache.
     #[inline]
     pub fn pinned_bytes<'a>(&'a self, pin: &'a Pin) -> &'a [u8] {
-        let raw = self.own(pin);
-        // SAFETY: the pin is one of this cache and borrowed for as long as the slice lives, so the
-        // frame is not evicted; pinning, or being the filler, acquired what was written.
-        unsafe { self.inner.frames.slab.bytes(raw.frame) }
+        pin.bytes(&self.inner)
     }
 
     /// Gives a pin back. Takes no lock, except while the budget is exceeded or nothing is kept.
@@ -168,8 +163,7 @@ impl Cache {
     /// If the pin is of another cache.
     #[inline]
     pub fn unpin(&self, pin: Pin) {
-        let raw = self.own(&pin);
-        self.inner.unpin(raw.frame);
+        self.inner.unpin(pin.frame_of(&self.inner));
     }
 
     /// Turns a pin into a lease, which gives it back when dropped.
@@ -178,15 +172,7 @@ impl Cache {
     ///
     /// If the pin is of another cache.
     pub fn lease(&self, pin: Pin) -> Lease<'_> {
-        self.own(&pin);
         Lease::new(&self.inner, pin)
-    }
-
-    #[inline]
-    fn own(&self, pin: &Pin) -> RawPin {
-        let raw = pin.raw();
-        assert_eq!(raw.cache, self.inner.id, "a pin goes back to the cache that made it");
-        raw
     }
 
     /// Whether `key` is resident at this moment. Counts as neither hit nor miss.
@@ -200,7 +186,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// If all frames are pinned or being filled, `key` is resident or being filled already, or is
+    /// If all frames are pinned or being filled at this moment, `key` is resident or being filled already, or is
     /// not in the layout.
     pub fn reserve(&self, key: Key) -> Result<Fill, ReserveError> {
         let frame = self.inner.lock().reserve(&self.inner.frames, key)?;
@@ -305,8 +291,9 @@ impl Cache {
     /// Changes the budget, at most to the one that the cache was made with.
     ///
     /// A smaller one holds at once: what no one holds is evicted and its pages are given back to
-    /// the system; what is pinned or being filled goes the moment it is let go, and until then no
-    /// key gets a frame. A budget below one frame keeps nothing.
+    /// the system (on Linux and Android; elsewhere they only go unused). What is pinned or being
+    /// filled goes the moment it is let go, and until then no key gets a frame. A budget below one
+    /// frame keeps nothing.
     pub fn set_budget(&self, bytes: u64) {
         let n_frames = bytes / self.frame_bytes() as u64;
         let n_frames = u32::try_from(n_frames).unwrap_or(u32::MAX);

@@ -22,14 +22,15 @@ use crate::word::{DOOMED, FRESH, Word};
 pub struct Fill {
     cache: Arc<Inner>,
     key: Key,
-    /// Owns the filling of this frame.
     frame: u32,
+    /// Whether the filling of the frame is still to be ended.
+    is_open: bool,
 }
 
 impl Fill {
     /// The caller owns the filling of `frame` and gives it up.
     pub(crate) fn new(cache: Arc<Inner>, key: Key, frame: u32) -> Self {
-        Self { cache, key, frame }
+        Self { cache, key, frame, is_open: true }
     }
 
     /// Whose bytes are to be written.
@@ -38,34 +39,24 @@ impl Fill {
     }
 
     /// Makes the key resident, held by the pin that is returned. Takes no lock.
-    pub fn publish(self) -> Pin {
+    pub fn publish(mut self) -> Pin {
         let raw = RawPin { key: self.key, frame: self.frame, cache: self.cache.id };
-        self.finish(|cache, frame| {
-            cache.frames.publish(frame, Word::pinned);
-        });
+        self.cache.frames.publish(self.frame, Word::pinned);
+        self.is_open = false;
         Pin::new(raw)
     }
 
     /// Makes the key resident, held by no one. Until it is held for the first time, or its group's
     /// visit has passed, it is the last that a policy would evict. Takes no lock, except while the
     /// budget is exceeded.
-    pub fn publish_unpinned(self) {
-        self.finish(|cache, frame| {
-            let before = cache.frames.publish(frame, |word| word.with(FRESH));
-            cache.frames.released.mark(frame);
-            if before.has(DOOMED) {
-                cache.let_go(frame);
-            }
-        });
-    }
-
-    /// Ends the filling by `end`, and not by giving the frame back.
-    fn finish(self, end: impl FnOnce(&Inner, u32)) {
-        let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is not dropped, so the handle is moved out once; the other fields are
-        // plain numbers.
-        let cache = unsafe { std::ptr::read(&raw const this.cache) };
-        end(&cache, this.frame);
+    pub fn publish_unpinned(mut self) {
+        let (cache, frame) = (&self.cache, self.frame);
+        let before = cache.frames.publish(frame, |word| word.with(FRESH));
+        cache.frames.released.mark(frame);
+        if before.has(DOOMED) {
+            cache.let_go(frame);
+        }
+        self.is_open = false;
     }
 }
 
@@ -91,7 +82,9 @@ unsafe impl StableDeref for Fill {}
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        self.cache.lock().abandon(&self.cache.frames, self.frame);
+        if self.is_open {
+            self.cache.lock().abandon(&self.cache.frames, self.frame);
+        }
     }
 }
 

@@ -36,8 +36,21 @@ impl Pin {
         Self { raw }
     }
 
-    pub(crate) fn raw(&self) -> RawPin {
-        self.raw
+    /// The frame's number; `cache` is the one that made the pin.
+    #[inline]
+    pub(crate) fn frame_of(&self, cache: &Inner) -> u32 {
+        assert_eq!(self.raw.cache, cache.id, "a pin goes back to the cache that made it");
+        self.raw.frame
+    }
+
+    /// The frame's bytes; `cache` is the one that made the pin.
+    #[inline]
+    pub(crate) fn bytes<'a>(&'a self, cache: &'a Inner) -> &'a [u8] {
+        let frame = self.frame_of(cache);
+        // SAFETY: this owns a pin of that cache's frame and is borrowed for as long as the slice
+        // lives, so the frame is not evicted; pinning, or being the filler, acquired what was
+        // written.
+        unsafe { cache.frames.slab.bytes(frame) }
     }
 
     /// Whose bytes the frame holds.
@@ -55,9 +68,9 @@ pub struct Lease<'a> {
 }
 
 impl<'a> Lease<'a> {
-    /// The pin is one of `cache`.
+    /// `cache` is the one that made the pin.
     pub(crate) fn new(cache: &'a Inner, pin: Pin) -> Self {
-        debug_assert_eq!(cache.id, pin.raw.cache, "a lease is made by the pin's cache");
+        pin.frame_of(cache);
         Self { cache, raw: pin.raw }
     }
 

@@ -68,12 +68,13 @@ impl AlignedBuf {
         let whole = total.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         // A page is at least `ALIGN` bytes on every system that is built for.
         let mut map = MmapMut::map_anon(whole.max(1))?;
+        let skip = map.as_ptr().addr().wrapping_neg() % HUGE * usize::from(slack > 0);
         #[cfg(target_os = "linux")]
         if slack > 0 {
-            // Small pages do too.
-            let _ = map.advise(memmap2::Advice::HugePage);
+            // The rest, which fills no huge page, must not get one: it would be memory that no one
+            // counts. Small pages do too.
+            let _ = map.advise_range(memmap2::Advice::HugePage, skip, total - total % HUGE);
         }
-        let skip = map.as_ptr().addr().wrapping_neg() % HUGE * usize::from(slack > 0);
         let start = NonNull::new(map.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
         let map = Arc::new(map);
         let buf = |i| {
