@@ -32,6 +32,9 @@ const BUFFER_SHARE: u64 = 32;
 /// Buffers of the reads and of what keeps track of them, in bytes.
 const IO_BYTES: u64 = 3 << 20;
 
+/// What the kernel holds for a process: page tables, files, threads.
+const KERNEL_BYTES: u64 = 4 << 20;
+
 /// What a process that cannot be asked is taken to hold before weights are loaded, in bytes.
 const UNKNOWN_PROCESS: u64 = 48 << 20;
 
@@ -135,6 +138,8 @@ impl Loaded {
         options: &LoadOptions,
     ) -> Result<Self, EngineError> {
         let tokenizer = tokenizer(model)?;
+        // What was read so far came through the page cache; from here on nothing does.
+        model.release_pages();
         let (plan, mlp, context) = plan(model, pack, budget, options)?;
         let io = options.stream.io();
         let reader = Reader::open(model.path(), &io)?;
@@ -197,7 +202,7 @@ fn plan(
         batch /= 2;
     };
     let needs = Needs {
-        process: system::rss_anon().unwrap_or(UNKNOWN_PROCESS),
+        process: process_bytes(),
         resident: Tensors::resident_bytes(model),
         kv: kv_bytes(config, context).ok_or_else(memory)? as u64,
         buffers,
@@ -208,6 +213,12 @@ fn plan(
         min_frames: MIN_SEGMENTS * longest,
     };
     Ok((Plan::new(budget, &needs)?, mlp, context))
+}
+
+/// What the process holds, and what the kernel holds for it.
+fn process_bytes() -> u64 {
+    let held = system::rss_anon().zip(system::rss_file());
+    held.map_or(UNKNOWN_PROCESS, |(anon, file)| anon + file) + KERNEL_BYTES
 }
 
 fn frame_bytes(layers: &[LayerLayout]) -> usize {

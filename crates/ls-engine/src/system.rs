@@ -74,6 +74,15 @@ fn cores_at(root: &Path) -> Cores {
 ///
 /// Allocates nothing, so it can be called between tokens.
 pub fn rss_anon() -> Option<u64> {
+    status_kib("RssAnon")
+}
+
+/// Mapped files of this process that are in memory, in bytes: the program's own code, mostly.
+pub fn rss_file() -> Option<u64> {
+    status_kib("RssFile")
+}
+
+fn status_kib(name: &str) -> Option<u64> {
     let mut buffer = [0u8; 4096];
     let mut len = 0;
     let mut file = File::open("/proc/self/status").ok()?;
@@ -81,7 +90,7 @@ pub fn rss_anon() -> Option<u64> {
         len += n;
     }
     let end = buffer[..len].iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
-    kib_field(std::str::from_utf8(&buffer[..end]).ok()?, "RssAnon")
+    kib_field(std::str::from_utf8(&buffer[..end]).ok()?, name)
 }
 
 /// The size of a memory page in bytes.

@@ -151,6 +151,14 @@ impl ModelFile {
         self.weights.forget(name);
     }
 
+    /// Gives the files' pages back to the system, as far as it takes them. What is read from the
+    /// mapped files nevertheless comes from the disk again.
+    ///
+    /// For who reads weights by other means: memory of a limited process should hold them once.
+    pub fn release_pages(&self) {
+        self.weights.forget_all();
+    }
+
     /// Looks whether the files still hold all tensors. Cheap enough to call before each prompt.
     ///
     /// Reading a tensor from a file that was cut meanwhile ends the process (SIGBUS); this

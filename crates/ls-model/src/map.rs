@@ -129,6 +129,14 @@ impl Mapping {
     #[cfg(not(unix))]
     pub fn forget(&self, _offset: u64, _n: usize) {}
 
+    /// Says that nothing of the file will be read through the page cache again.
+    pub fn forget_all(&self) {
+        self.forget(0, self.map.as_deref().map_or(0, |map| map.len()));
+        // Unmapped pages stay in the page cache until they are dropped there too.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+
     /// Length of the file now.
     pub fn current_len(&self) -> Result<u64, ModelError> {
         let io = |source| ModelError::Io { action: "inspect", path: self.path.clone(), source };

@@ -142,6 +142,11 @@ impl Weights {
         Ok(SharedTensor { dtype: info.dtype, shape: info.shape.clone(), data })
     }
 
+    /// Says that nothing of the files will be read through the page cache again.
+    pub fn forget_all(&self) {
+        self.files.iter().for_each(|file| file.forget_all());
+    }
+
     /// Says that a tensor's bytes will not be read again soon.
     pub fn forget(&self, name: &str) {
         let Some(info) = self.info(name) else { return };
