@@ -66,10 +66,7 @@ impl Cache {
     /// If the frame size is zero or no multiple of 4096, there are no keys or too many, the budget
     /// is below one frame, or the system refuses the address space.
     pub fn new(layout: Layout, budget_bytes: u64, policy: PolicyKind) -> Result<Self, CacheError> {
-        // Before the policy allocates for the keys.
-        Space::new(&layout)?;
-        let policy = policy.build(&layout);
-        Self::with_policy(layout, budget_bytes, policy)
+        Self::build(&layout, budget_bytes, || policy.build(&layout))
     }
 
     /// As [`Cache::new`], with a policy of the caller's own.
@@ -82,12 +79,21 @@ impl Cache {
         budget_bytes: u64,
         policy: Box<dyn Policy>,
     ) -> Result<Self, CacheError> {
+        Self::build(&layout, budget_bytes, || policy)
+    }
+
+    /// Makes the policy last: it allocates for the keys.
+    fn build(
+        layout: &Layout,
+        budget_bytes: u64,
+        policy: impl FnOnce() -> Box<dyn Policy>,
+    ) -> Result<Self, CacheError> {
         static NEXT_ID: StaticU64 = StaticU64::new(0);
         let frame_bytes = layout.frame_bytes;
         if frame_bytes == 0 || !frame_bytes.is_multiple_of(FRAME_MULTIPLE) {
             return Err(CacheError::FrameBytes { frame_bytes, multiple: FRAME_MULTIPLE });
         }
-        let space = Space::new(&layout)?;
+        let space = Space::new(layout)?;
         let wanted = budget_bytes / frame_bytes as u64;
         if wanted == 0 {
             return Err(CacheError::Budget { budget_bytes, frame_bytes });
@@ -98,7 +104,7 @@ impl Cache {
         let inner = Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             frames: Frames::new(space, slab, n_frames),
-            ledger: Mutex::new(Ledger::new(n_frames, policy)),
+            ledger: Mutex::new(Ledger::new(n_frames, policy())),
             counts: Counts::default(),
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -85,35 +85,3 @@ fn lowering_spares_the_keys_that_the_policy_values() {
     assert_eq!(crate::residents(&cache, 0, 10), [0, 3, 7]);
     assert_eq!(crate::residents(&cache, 1, 10), [0, 1, 2]);
 }
-
-/// Pages really go back: the process shrinks.
-#[cfg(target_os = "linux")]
-#[test]
-fn memory_of_evicted_frames_returns_to_the_system() {
-    const LARGE: u64 = 1 << 20;
-    let layout = ls_cache::Layout { frame_bytes: LARGE as usize, groups: vec![64] };
-    let cache = Cache::new(layout, 64 * LARGE, PolicyKind::Lru).unwrap();
-    let before = rss_anon();
-    for index in 0..64 {
-        let mut fill = cache.reserve(key(0, index)).unwrap();
-        fill.fill(1);
-        fill.publish_unpinned();
-    }
-    let full = rss_anon();
-    assert!(full - before > 60 * LARGE, "{before} {full}");
-    cache.set_budget(4 * LARGE);
-    for index in (0..64).cycle().take(500) {
-        let Ok(mut fill) = cache.reserve(key(0, index)) else { continue };
-        fill.fill(2);
-        cache.unpin(fill.publish());
-    }
-    let lowered = rss_anon();
-    assert!(lowered < before + 12 * LARGE, "{before} {full} {lowered}");
-}
-
-#[cfg(target_os = "linux")]
-fn rss_anon() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
