@@ -39,6 +39,8 @@ pub(crate) struct Needs {
     pub n_chunks: u64,
     /// Frames without which nothing moves.
     pub min_frames: u64,
+    /// Most bytes of frames.
+    pub max_cache: u64,
 }
 
 /// Where the bytes of a budget go.
@@ -81,8 +83,10 @@ impl Plan {
             return Err(EngineError::Budget { budget_bytes, floor: Box::new(floor) });
         };
         let cost = needs.frame + FRAME_BOOKS;
-        let more = (left / cost).min(needs.n_chunks.saturating_sub(needs.min_frames));
-        let frames = needs.min_frames.min(needs.n_chunks) + more;
+        let least = needs.min_frames.min(needs.n_chunks);
+        let most = needs.n_chunks.min(needs.max_cache / needs.frame).max(least);
+        let more = (left / cost).min(most - least);
+        let frames = least + more;
         left -= more * cost;
         let is_whole = frames >= needs.n_chunks;
         let embedding = needs.embedding.filter(|bytes| is_whole && *bytes <= left).unwrap_or(0);
@@ -210,6 +214,7 @@ mod tests {
                 frame: pages * 4096,
                 n_chunks,
                 min_frames,
+                max_cache: u64::MAX,
             },
         )
     }
@@ -260,6 +265,7 @@ mod tests {
             frame: 4096,
             n_chunks: 1024,
             min_frames: 256,
+            max_cache: u64::MAX,
         };
         let error = Plan::new(100 << 20, &needs).unwrap_err().to_string();
         assert_eq!(

@@ -70,6 +70,9 @@ pub enum EngineError {
         /// What the smallest one consists of.
         floor: Box<Floor>,
     },
+    /// Without a budget from the start there is nothing to change.
+    #[error("the model was loaded without a budget, which cannot be set later; load it with one")]
+    NoBudget,
     /// Weights can only be streamed from a pack.
     #[error("{} is no pack; only packs can be run within a budget, so pack it first", path.display())]
     NotAPack {

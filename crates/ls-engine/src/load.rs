@@ -53,6 +53,8 @@ pub struct StreamOptions {
     pub backend: BackendKind,
     /// Reads in flight at once.
     pub depth: usize,
+    /// Most bytes that the cache may have, whatever the budget leaves for it.
+    pub cache_limit: Option<u64>,
     /// Faults to inject: for tests, and to see a slower disk.
     pub fault: Option<FaultPlan>,
 }
@@ -65,6 +67,7 @@ impl Default for StreamOptions {
             prefetch: Prefetch::default(),
             backend: io.backend,
             depth: io.depth,
+            cache_limit: None,
             fault: None,
         }
     }
@@ -87,8 +90,15 @@ pub(crate) struct Loaded {
     pub tokenizer: Tokenizer,
     pub chunks: Option<ChunkSource>,
     pub mlp: MlpSize,
-    pub plan: Option<Plan>,
+    pub plan: Option<Budgeted>,
     pub context: usize,
+}
+
+/// A plan, and what it was made for.
+#[derive(Debug)]
+pub(crate) struct Budgeted {
+    pub plan: Plan,
+    pub needs: Needs,
 }
 
 impl Loaded {
@@ -140,7 +150,8 @@ impl Loaded {
         let tokenizer = tokenizer(model)?;
         // What was read so far came through the page cache; from here on nothing does.
         model.release_pages();
-        let (plan, mlp, context) = plan(model, pack, budget, options)?;
+        let (budgeted, mlp, context) = plan(model, pack, budget, options)?;
+        let plan = &budgeted.plan;
         let io = options.stream.io();
         let reader = Reader::open(model.path(), &io)?;
         let tensors = Tensors::read(model, pack, &reader)?;
@@ -154,9 +165,9 @@ impl Loaded {
             Some(rows) => Some(Embedding::Flash(Box::new(FlashRows::new(reader, *rows)?))),
         };
         let weights = Weights::load(&tensors, model.config(), pack.layers(), embedding)?;
-        let streamer = streamer(model, pack, &plan, options)?;
+        let streamer = streamer(model, pack, plan, options)?;
         let chunks = Some(ChunkSource::Streamed(Box::new(streamer)));
-        Ok(Self { weights, tokenizer, chunks, mlp, plan: Some(plan), context })
+        Ok(Self { weights, tokenizer, chunks, mlp, plan: Some(budgeted), context })
     }
 }
 
@@ -183,7 +194,7 @@ fn plan(
     pack: &Pack,
     budget: u64,
     options: &LoadOptions,
-) -> Result<(Plan, MlpSize, usize), EngineError> {
+) -> Result<(Budgeted, MlpSize, usize), EngineError> {
     let (config, layers) = (model.config(), pack.layers());
     let kv = |context| kv_bytes(config, context).map_or(u64::MAX, |bytes| bytes as u64);
     let mut context = default_context(model, options.context);
@@ -211,8 +222,10 @@ fn plan(
         frame: frame_bytes(layers) as u64,
         n_chunks: layers.iter().map(|layer| u64::from(layer.n_chunks)).sum(),
         min_frames: MIN_SEGMENTS * longest,
+        max_cache: options.stream.cache_limit.unwrap_or(u64::MAX),
     };
-    Ok((Plan::new(budget, &needs)?, mlp, context))
+    let plan = Plan::new(budget, &needs)?;
+    Ok((Budgeted { plan, needs }, mlp, context))
 }
 
 /// What the process holds, and what the kernel holds for it.

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use ls_cpu::{Cpu, Isa};
 use ls_model::{Config, ModelFile, Tokenizer};
+use parking_lot::Mutex;
 
 use crate::budget::Plan;
 use crate::chunks::ChunkSource;
 use crate::forward::Forward;
-use crate::load::{Loaded, StreamOptions};
+use crate::load::{Budgeted, Loaded, StreamOptions};
 use crate::rotary::Frequencies;
 use crate::state::{LOGIT_ROWS, MlpSize};
 use crate::weights::Weights;
@@ -48,7 +49,7 @@ pub struct Engine {
     chunks: Option<ChunkSource>,
     mlp: MlpSize,
     /// `None`: no budget.
-    plan: Option<Plan>,
+    plan: Option<Mutex<Budgeted>>,
 }
 
 impl Engine {
@@ -75,6 +76,7 @@ impl Engine {
         let loaded = Loaded::new(&model, options)?;
         let frequencies = [Frequencies::full(&config.rope), Frequencies::local(&config.rope)];
         let Loaded { weights, tokenizer, chunks, mlp, plan, context } = loaded;
+        let plan = plan.map(Mutex::new);
         Ok(Self { weights, tokenizer, cpu, frequencies, context, chunks, mlp, plan, model })
     }
 
@@ -109,8 +111,28 @@ impl Engine {
     }
 
     /// Where the bytes of the budget go; `None` without one.
-    pub fn plan(&self) -> Option<&Plan> {
-        self.plan.as_ref()
+    pub fn plan(&self) -> Option<Plan> {
+        self.plan.as_ref().map(|budgeted| budgeted.lock().plan)
+    }
+
+    /// Changes the budget, also while tokens are computed. Chunks that have no place any more are
+    /// dropped at once, those in use as soon as they are not; the memory goes back to the system.
+    /// The cache never grows beyond what the budget at loading gave it.
+    ///
+    /// # Errors
+    ///
+    /// If the engine was loaded without a budget, or this one is below the smallest that it needs;
+    /// then nothing changes.
+    pub fn set_budget(&self, bytes: u64) -> Result<Plan, EngineError> {
+        let streamer = self.chunks.as_ref().and_then(ChunkSource::streamer);
+        let Some((budgeted, streamer)) = self.plan.as_ref().zip(streamer) else {
+            return Err(EngineError::NoBudget);
+        };
+        let mut budgeted = budgeted.lock();
+        let plan = Plan::new(bytes, &budgeted.needs)?;
+        streamer.set_cache(plan.cache_bytes, plan.transit_frames);
+        budgeted.plan = plan;
+        Ok(plan)
     }
 
     /// What streaming did so far; `None` when weights stay in the mapped file.

@@ -240,11 +240,13 @@ impl Streamer {
         &self.reads
     }
 
-    /// Reads may hold so many frames at once from now on.
-    pub fn set_transit(&self, transit: usize) {
+    /// Gives the cache another size, of which reads may hold `transit` frames at once.
+    pub fn set_cache(&self, bytes: u64, transit: u64) {
         let longest = self.layers.iter().map(|l| l.segment_chunks as usize).max().unwrap_or(0);
         self.cache.set_transit(u32::try_from(transit).unwrap_or(u32::MAX));
+        let transit = usize::try_from(transit).unwrap_or(usize::MAX);
         self.max_outstanding.store(transit.max(longest), Ordering::Relaxed);
+        self.cache.set_budget(bytes);
     }
 
     /// What was done so far.

@@ -15,10 +15,8 @@ pub struct StreamStats {
     pub io: IoStats,
     /// Bytes that were read for rows of the token embedding.
     pub embedding_bytes_read: u64,
-    /// Chunks that were evicted.
-    pub evictions: u64,
-    /// Bytes of the chunks in memory.
-    pub cached_bytes: u64,
+    /// The cache.
+    pub cache: ls_cache::Stats,
     /// The system's way to read.
     pub backend: &'static str,
     /// Whether reads bypass the page cache.
@@ -38,8 +36,7 @@ impl StreamStats {
             counts: streamer.counts(),
             io: reads.stats(),
             embedding_bytes_read,
-            evictions: cache.evictions,
-            cached_bytes: cache.bytes,
+            cache,
             backend: reads.backend(),
             is_direct: reads.is_direct(),
             notices: reads.notices(),

@@ -216,7 +216,7 @@ fn describe(engine: &Engine, state: &State, load_ms: f64) {
         cmd::DEVICE,
     ));
     if let Some(plan) = engine.plan() {
-        cmd::note_plan(plan);
+        cmd::note_plan(&plan);
     }
 }
 

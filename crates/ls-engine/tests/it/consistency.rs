@@ -6,7 +6,7 @@ use ls_engine::{Engine, EngineError, LoadOptions, argmax};
 use crate::fixtures;
 
 fn tiny(threads: usize, isa: Option<Isa>) -> Engine {
-    let options = LoadOptions { threads, context: 300, isa };
+    let options = LoadOptions { threads, context: 300, isa, ..LoadOptions::default() };
     Engine::load(&fixtures().join("tiny-book.gguf"), &options).unwrap()
 }
 

@@ -22,7 +22,7 @@ use crate::TensorType;
 /// let layer = LayerLayout::new(1536, 8960, gate, up, ColumnType::Q6, 16 << 10).unwrap();
 /// assert_eq!((layer.neurons_per_chunk, layer.n_chunks, layer.record_bytes), (4, 2240, 12288));
 /// assert_eq!((layer.gate(0), layer.up(0)), (0..3456, 3456..6912));
-/// assert_eq!(layer.segment(1), 43..86);
+/// assert_eq!(layer.segment(1), 35..70);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -5,9 +5,12 @@ use super::{ALIGN, MAX_CHUNK_KIB, MIN_CHUNK_KIB};
 
 /// Share of padding that is accepted without a look for less: 3 %.
 const MAX_WASTE: (usize, usize) = (3, 100);
-/// Bytes of records that one segment has, about.
-const SEGMENT_BYTES: usize = 512 << 10;
-/// Most segments of a layer.
+/// Bytes of records that one segment has, about: some tens of microseconds of work, so that the
+/// last segments of a layer keep no thread waiting for long.
+const SEGMENT_BYTES: usize = 128 << 10;
+/// Fewest segments of a layer, if it has as many chunks: each is the work of one thread.
+const MIN_SEGMENTS: u32 = 8;
+/// Most segments of a layer: the sum of each is kept apart.
 pub(super) const MAX_SEGMENTS: u32 = 64;
 
 /// Neurons of a chunk, and bytes of its record.
@@ -71,11 +74,11 @@ fn is_better(new: ChunkSize, old: ChunkSize, neuron_bytes: usize, target: usize)
     }
 }
 
-/// Chunks of a segment, so that it has about 512 KiB of records and a layer at most 64 segments.
+/// Chunks of a segment, so that it has about 128 KiB of records and a layer 8 to 64 segments.
 pub(super) fn segment_chunks(n_chunks: u32, record_bytes: usize) -> u32 {
     let bytes = u64::from(n_chunks).saturating_mul(record_bytes as u64);
     let wanted = (bytes + SEGMENT_BYTES as u64 / 2) / SEGMENT_BYTES as u64;
-    let n_segments = wanted.clamp(1, MAX_SEGMENTS.into()) as u32;
+    let n_segments = wanted.clamp(MIN_SEGMENTS.into(), MAX_SEGMENTS.into()) as u32;
     n_chunks.div_ceil(n_segments).max(1)
 }
 
@@ -159,7 +162,8 @@ mod tests {
             let n_segments = n_chunks.div_ceil(chunks);
             prop_assert!((1..=MAX_SEGMENTS).contains(&n_segments));
             let total = n_chunks as usize * pages * ALIGN;
-            if n_segments < 50 && n_segments > 4 {
+            prop_assert!(n_segments >= MIN_SEGMENTS.min(n_chunks.div_ceil(2)));
+            if n_segments < 50 && n_segments > 10 {
                 let bytes = total / n_segments as usize;
                 prop_assert!((SEGMENT_BYTES / 2..SEGMENT_BYTES * 2).contains(&bytes), "{}", bytes);
             }

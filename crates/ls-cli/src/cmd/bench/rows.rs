@@ -165,8 +165,10 @@ mod tests {
             mode: "exact",
             keep: 1.0,
             peak_rss_bytes: Some(1 << 20),
-            read_gb_per_s: 12.3456,
+            read_gb_per_s: Some(12.3456),
             floor_ratio: Some(2.0),
+            cache: None,
+            stream: StreamReport::default(),
         };
         let prompt = Row { test: "pp512".into(), floor_ratio: None, ..decode.clone() };
         vec![prompt, decode]
