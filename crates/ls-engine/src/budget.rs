@@ -12,7 +12,7 @@ use crate::EngineError;
 
 /// Bytes that reads of the MLP's chunks may hold at once: enough that the disk always has several
 /// long reads to do while others wait for their turn to be computed.
-const TRANSIT_BYTES: u64 = 24 << 20;
+const TRANSIT_BYTES: u64 = 16 << 20;
 
 /// What the cache's books take for each frame and each key, in bytes.
 const FRAME_BOOKS: u64 = 48;
