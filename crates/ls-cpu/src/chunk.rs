@@ -117,8 +117,14 @@ impl Cpu {
             // Whole vectors: what lies behind the last neuron is computed and not used.
             let padded = neurons.len().next_multiple_of(8);
             for (t, out) in out.chunks_exact_mut(d).enumerate() {
-                self.dot_rows(&gate, neurons.clone(), x, t, &mut g[..neurons.len()]);
-                self.dot_rows(&up, neurons.clone(), x, t, &mut u[..neurons.len()]);
+                let share = columns.len().div_ceil(2 * neurons.len()).next_multiple_of(64);
+                let mut ahead = columns.chunks(share);
+                for (matrix, out) in [(&gate, &mut g), (&up, &mut u)] {
+                    for (j, out) in neurons.clone().zip(out.chunks_exact_mut(1)) {
+                        simd::prefetch(ahead.next().unwrap_or_default());
+                        self.dot_rows(matrix, j..j + 1, x, t, out);
+                    }
+                }
                 gate_rows(self.isa, kind, &mut g[..padded], &u[..padded]);
                 simd::add_columns(self.isa, shape.down, columns, &g[..neurons.len()], out);
             }
@@ -211,12 +217,9 @@ impl Cpu {
         out: &mut [f32],
     ) {
         let (d, column) = (shape.d_model, shape.column_bytes());
-        let per_group = shape.down.group_len();
         let out = Split::new(out);
         self.pool.run(d.div_ceil(GROUP), &|task| {
             let outputs = task * GROUP..((task + 1) * GROUP).min(d);
-            let bytes = outputs.start / per_group * shape.down.group_bytes()
-                ..outputs.end / per_group * shape.down.group_bytes();
             SCRATCH.with_borrow_mut(|scratch| {
                 let Scratch { tile, tile_b, out: products, .. } = scratch;
                 tile.begin_floats(self.isa, n_neurons);
@@ -225,9 +228,8 @@ impl Cpu {
                     chunks.iter().flat_map(|chunk| shape.down(*chunk).chunks_exact(column));
                 for (j, column) in columns.enumerate() {
                     let mut values = [0.0; GROUP];
-                    let (part, to) = (&column[bytes.clone()], &mut values[..outputs.len()]);
-                    // Added to zeros with a weight of one: dequantised.
-                    simd::add_columns(self.isa, shape.down, part, &[1.0], to);
+                    let to = &mut values[..outputs.len()];
+                    simd::read_column(self.isa, shape.down, column, outputs.start, to);
                     tile.set_column(j, &values[..TILE_ROWS]);
                     tile_b.set_column(j, &values[TILE_ROWS..]);
                 }

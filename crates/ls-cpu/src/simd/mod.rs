@@ -21,6 +21,7 @@ mod avx512_attention;
 pub(crate) mod avx512_gemm;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod blocks;
+mod coefficients;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -108,6 +109,41 @@ pub(crate) fn add_columns(
             unsafe { neon_columns::add_columns(format, columns, weights, out) }
         }
         _ => scalar::add_columns(format, columns, weights, out),
+    }
+}
+
+/// Asks for the cache lines of `bytes`, which will be needed soon.
+pub(crate) fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which every processor of this architecture has.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        }
+    }
+}
+
+/// Values `first..` of a column; `first` and the length of `out` are whole groups.
+pub(crate) fn read_column(
+    isa: Isa,
+    format: ColumnFormat,
+    column: &[u8],
+    first: usize,
+    out: &mut [f32],
+) {
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 | Kind::Avx512 if format.is_quantized() => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_columns::read_column(format, column, first / format.group_len(), out) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon if format.is_quantized() => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_columns::read_column(format, column, first / format.group_len(), out) }
+        }
+        _ => scalar::read_column(format, column, first, out),
     }
 }
 

@@ -326,7 +326,7 @@ fn tiny_activations_are_zero() {
 
 proptest! {
     #[test]
-    fn columns_are_added_alike(seed: u64, groups in 1usize..5, n in 1usize..9) {
+    fn columns_are_added_alike(seed: u64, groups in 1usize..20, n in 1usize..19) {
         let len = 32 * groups;
         for format in ColumnFormat::ALL {
             let mut columns = Vec::new();
