@@ -117,14 +117,8 @@ impl Cpu {
             // Whole vectors: what lies behind the last neuron is computed and not used.
             let padded = neurons.len().next_multiple_of(8);
             for (t, out) in out.chunks_exact_mut(d).enumerate() {
-                let share = columns.len().div_ceil(2 * neurons.len()).next_multiple_of(64);
-                let mut ahead = columns.chunks(share);
-                for (matrix, out) in [(&gate, &mut g), (&up, &mut u)] {
-                    for (j, out) in neurons.clone().zip(out.chunks_exact_mut(1)) {
-                        simd::prefetch(ahead.next().unwrap_or_default());
-                        self.dot_rows(matrix, j..j + 1, x, t, out);
-                    }
-                }
+                self.dot_rows(&gate, neurons.clone(), x, t, &mut g[..neurons.len()]);
+                self.dot_rows(&up, neurons.clone(), x, t, &mut u[..neurons.len()]);
                 gate_rows(self.isa, kind, &mut g[..padded], &u[..padded]);
                 simd::add_columns(self.isa, shape.down, columns, &g[..neurons.len()], out);
             }

@@ -32,6 +32,64 @@ fn integers<const BYTES: usize>(group: &[u8; BYTES]) -> __m256i {
     }
 }
 
+/// The stored integers of a pair of groups, side by side: outputs 0 to 15 and 16 to 31, or for
+/// whole bytes outputs 0 to 7 and 16 to 23, and 8 to 15 and 24 to 31.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pair<const BYTES: usize>(a: &[u8; BYTES], b: &[u8; BYTES]) -> [__m256i; 2] {
+    if BYTES == 32 {
+        let (a, b) = (load(part(a, 0)), load(part(b, 0)));
+        return [_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)];
+    }
+    let (low_a, low_b) = (load16(part(a, 0)), load16(part(b, 0)));
+    let (x, y) = (_mm_unpacklo_epi8(low_a, low_b), _mm_unpackhi_epi8(low_a, low_b));
+    let both = _mm256_set_m128i(y, x);
+    let mask = _mm256_set1_epi8(15);
+    let low = [
+        _mm256_and_si256(both, mask),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask),
+    ];
+    let high = match BYTES {
+        24 => {
+            let (a, b) = (load8(part(a, 16)), load8(part(b, 16)));
+            let bits = _mm256_broadcastsi128_si256(_mm_unpacklo_epi8(a, b));
+            // Each lane's two bits to where they belong; bits from another byte are masked out.
+            let mask = _mm256_set1_epi8(0x30);
+            [
+                _mm256_and_si256(_mm256_sllv_epi64(bits, _mm256_setr_epi64x(4, 4, 2, 2)), mask),
+                _mm256_and_si256(_mm256_srlv_epi64(bits, _mm256_setr_epi64x(0, 0, 2, 2)), mask),
+            ]
+        }
+        20 => {
+            let bits = u64::from(u32_at(a, 16)) | u64::from(u32_at(b, 16)) << 32;
+            let bits = _mm256_set1_epi64x(bits as i64);
+            let select = _mm256_set_epi64x(
+                0x8080404020201010u64 as i64,
+                0x0808040402020101,
+                0x8080404020201010u64 as i64,
+                0x0808040402020101,
+            );
+            // Bytes i of both words, eight times.
+            let spread = |i: u16| {
+                let [x, y] = [i | (i + 4) << 8, (i + 1) | (i + 5) << 8].map(|x| x as i16);
+                _mm256_setr_epi16(x, x, x, x, x, x, x, x, y, y, y, y, y, y, y, y)
+            };
+            [0, 2].map(|i| {
+                let hit = _mm256_and_si256(_mm256_shuffle_epi8(bits, spread(i)), select);
+                _mm256_and_si256(_mm256_cmpeq_epi8(hit, select), _mm256_set1_epi8(16))
+            })
+        }
+        _ => return low,
+    };
+    [_mm256_or_si256(low[0], high[0]), _mm256_or_si256(low[1], high[1])]
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load8(bytes: &[u8; 8]) -> __m128i {
+    _mm_cvtsi64_si128(i64::from_le_bytes(*bytes))
+}
+
 /// Weights of `P` pairs of neurons for up to eight groups from `first` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -96,8 +154,7 @@ fn add_pairs<const BYTES: usize, const P: usize>(
                 let mut acc = [_mm256_set1_epi32(co.start[i]); 4];
                 for p in 0..P {
                     let k = _mm256_set1_epi32(pairs[p][i]);
-                    let (a, b) = (integers(&groups[2 * p][g]), integers(&groups[2 * p + 1][g]));
-                    let (lo, hi) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
+                    let [lo, hi] = pair(&groups[2 * p][g], &groups[2 * p + 1][g]);
                     let wide = [
                         _mm256_unpacklo_epi8(lo, zero),
                         _mm256_unpackhi_epi8(lo, zero),
@@ -118,15 +175,14 @@ fn add_pairs<const BYTES: usize, const P: usize>(
                 let mut acc = [_mm256_set1_epi16(co.start[i] as i16); 2];
                 for p in 0..P {
                     let k = _mm256_set1_epi32(pairs[p][i]);
-                    let (a, b) = (integers(&groups[2 * p][g]), integers(&groups[2 * p + 1][g]));
-                    let (lo, hi) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
+                    let [lo, hi] = pair(&groups[2 * p][g], &groups[2 * p + 1][g]);
                     acc[0] = _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(lo, k));
                     acc[1] = _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(hi, k));
                 }
                 [
                     _mm256_cvtepi16_epi32(_mm256_castsi256_si128(acc[0])),
-                    _mm256_cvtepi16_epi32(_mm256_castsi256_si128(acc[1])),
                     _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(acc[0])),
+                    _mm256_cvtepi16_epi32(_mm256_castsi256_si128(acc[1])),
                     _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(acc[1])),
                 ]
             };
@@ -138,6 +194,19 @@ fn add_pairs<const BYTES: usize, const P: usize>(
             }
         }
         first += GROUPS;
+    }
+}
+
+/// Asks for all cache lines of a block's columns at once. They are then read side by side, which
+/// the hardware's prefetcher does not see through (measured; asking while the rows before them
+/// are at work competes with their own prefetching and gains less).
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fetch(columns: &[u8]) {
+    let mut at = 0;
+    while at < columns.len() {
+        _mm_prefetch::<_MM_HINT_T0>(columns[at..].as_ptr().cast());
+        at += 64;
     }
 }
 
@@ -161,6 +230,7 @@ fn add_quantized<const BYTES: usize>(
             h[j] = if j < n { weights[from] } else { 0.0 };
             block[j] = &columns[from * column_bytes..][..column_bytes];
         }
+        fetch(&columns[first * column_bytes..][..n * column_bytes]);
         match n.div_ceil(2) {
             1 => add_pairs::<BYTES, 1>(format, &block, &h, out),
             2 => add_pairs::<BYTES, 2>(format, &block, &h, out),

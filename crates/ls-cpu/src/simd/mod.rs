@@ -112,18 +112,6 @@ pub(crate) fn add_columns(
     }
 }
 
-/// Asks for the cache lines of `bytes`, which will be needed soon.
-pub(crate) fn prefetch(bytes: &[u8]) {
-    for line in bytes.chunks(64) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which every processor of this architecture has.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
-        }
-    }
-}
-
 /// Values `first..` of a column; `first` and the length of `out` are whole groups.
 pub(crate) fn read_column(
     isa: Isa,
