@@ -75,21 +75,6 @@ fn decode(bencher: Bencher<'_, '_>, (isa, down): (Isa, ColumnFormat)) {
     });
 }
 
-#[divan::bench(args = isas_and_columns())]
-fn tmpdecode_hot(bencher: Bencher<'_, '_>, (isa, down): (Isa, ColumnFormat)) {
-    let layer = Layer::new(down);
-    let cpu = Cpu::new(1, isa).expect("one thread");
-    let x = activations(&cpu, 1);
-    let mut out = vec![0.0; D_MODEL];
-    let chunks = layer.chunks();
-    bencher.counter(BytesCount::new(layer.bytes.len())).bench_local(|| {
-        for _ in &chunks {
-            let out = divan::black_box(&mut out);
-            cpu.chunk(&layer.shape, chunks[0], Gate::Silu, &x, 1, out);
-        }
-    });
-}
-
 /// The same layer by matrices, the down matrix by row: what `decode` is to be measured against.
 #[divan::bench(args = isas())]
 fn decode_by_rows(bencher: Bencher<'_, '_>, isa: Isa) {

@@ -45,10 +45,7 @@ fn pair<const BYTES: usize>(a: &[u8; BYTES], b: &[u8; BYTES]) -> [__m256i; 2] {
     let (x, y) = (_mm_unpacklo_epi8(low_a, low_b), _mm_unpackhi_epi8(low_a, low_b));
     let both = _mm256_set_m128i(y, x);
     let mask = _mm256_set1_epi8(15);
-    let low = [
-        _mm256_and_si256(both, mask),
-        _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask),
-    ];
+    let low = [_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask)];
     let high = match BYTES {
         24 => {
             let (a, b) = (load8(part(a, 16)), load8(part(b, 16)));
@@ -197,19 +194,6 @@ fn add_pairs<const BYTES: usize, const P: usize>(
     }
 }
 
-/// Asks for all cache lines of a block's columns at once. They are then read side by side, which
-/// the hardware's prefetcher does not see through (measured; asking while the rows before them
-/// are at work competes with their own prefetching and gains less).
-#[inline]
-#[target_feature(enable = "avx2")]
-fn fetch(columns: &[u8]) {
-    let mut at = 0;
-    while at < columns.len() {
-        _mm_prefetch::<_MM_HINT_T0>(columns[at..].as_ptr().cast());
-        at += 64;
-    }
-}
-
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_quantized<const BYTES: usize>(
@@ -230,7 +214,6 @@ fn add_quantized<const BYTES: usize>(
             h[j] = if j < n { weights[from] } else { 0.0 };
             block[j] = &columns[from * column_bytes..][..column_bytes];
         }
-        fetch(&columns[first * column_bytes..][..n * column_bytes]);
         match n.div_ceil(2) {
             1 => add_pairs::<BYTES, 1>(format, &block, &h, out),
             2 => add_pairs::<BYTES, 2>(format, &block, &h, out),

@@ -8,7 +8,7 @@
 use crate::column::ColumnFormat;
 
 /// Neurons whose columns are summed in integers.
-pub(super) const BLOCK: usize = 8;
+pub(crate) const BLOCK: usize = 8;
 
 /// Groups whose coefficients are computed at once.
 pub(super) const GROUPS: usize = 8;
@@ -61,7 +61,8 @@ impl Coefficients {
         for j in 0..n {
             for g in 0..GROUPS {
                 // A NaN, or an infinity times zero, is any integer: the scale is NaN then.
-                let k = (weights[j][g] * inverse[g] + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+                let k =
+                    (weights[j][g] * inverse[g] + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
                 self.k[j][g] = k;
                 sum[g] += k;
             }

@@ -32,6 +32,8 @@ mod neon_columns;
 pub(crate) mod neon_gemm;
 pub(crate) mod scalar;
 
+pub(crate) use coefficients::BLOCK;
+
 use crate::Format;
 use crate::column::ColumnFormat;
 use crate::isa::{Isa, Kind};
@@ -110,6 +112,22 @@ pub(crate) fn add_columns(
         }
         _ => scalar::add_columns(format, columns, weights, out),
     }
+}
+
+/// Asks for the cache lines of `bytes`, which will be needed soon. Does nothing where that has not
+/// been measured to help.
+#[inline]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        // SAFETY: a hint, which every processor of this architecture has.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 /// Values `first..` of a column; `first` and the length of `out` are whole groups.

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-use crate::Format;
 use super::coefficients::{BLOCK, Coefficients, GROUPS};
+use crate::Format;
 use crate::column::{ColumnFormat, dequantize_column, quantized_groups};
 use crate::quant::{GROUP, Q8Ref, Unpacked, unpack_block};
 use crate::tile::{TILE_ROWS, Tile};
