@@ -49,7 +49,7 @@ impl Coefficients {
                 max[g] = max[g].max(weights[j][g].to_bits() & 0x7fff_ffff);
             }
         }
-        let (mut inverse, mut sum) = ([0f32; GROUPS], [0i32; GROUPS]);
+        let (mut inverse, mut keep, mut sum) = ([0f32; GROUPS], [0i32; GROUPS], [0i32; GROUPS]);
         for g in 0..GROUPS {
             let max = f32::from_bits(max[g]);
             // Below that the inverse would overflow, and there is nothing worth keeping.
@@ -57,14 +57,14 @@ impl Coefficients {
             let scale = if max <= 1e-30 { 0.0 } else { max / largest(format) };
             self.scale[g] = if max < f32::INFINITY { scale } else { f32::NAN };
             inverse[g] = if is_ordinary { largest(format) / max } else { 0.0 };
+            keep[g] = -i32::from(is_ordinary);
         }
         for j in 0..n {
             for g in 0..GROUPS {
-                // A NaN, or an infinity times zero, is any integer: the scale is NaN then.
-                let k =
-                    (weights[j][g] * inverse[g] + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
-                self.k[j][g] = k;
-                sum[g] += k;
+                let k = (weights[j][g] * inverse[g] + ROUND).to_bits();
+                // An infinity times zero rounds to no integer.
+                self.k[j][g] = k.wrapping_sub(ROUND.to_bits()) as i32 & keep[g];
+                sum[g] += self.k[j][g];
             }
         }
         for g in 0..GROUPS {

@@ -399,7 +399,6 @@ fn columns_err_less_than_rows_do() {
             for per_chunk in [4, 6, 960] {
                 let (columns, rows) = column_errors(isa, format, per_chunk);
                 assert!(columns <= rows, "{isa} {format} {per_chunk}: {columns} over {rows}");
-                eprintln!("{isa} {format} {per_chunk}: {columns:.3e} rows {rows:.3e}");
             }
         }
     }
