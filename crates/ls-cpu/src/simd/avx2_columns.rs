@@ -1,10 +1,15 @@
 //! AVX2 kernels that add weighted columns: the down matrix of an MLP, stored by neuron.
+//!
+//! Integers of two neurons are laid side by side, so that an instruction multiplies both with
+//! their coefficients and adds the products; 32 outputs at a time stay in registers over the
+//! columns of a block.
 
 #![allow(clippy::needless_range_loop)] // indexed on purpose, see `SuperBlocks`
 
 use std::arch::x86_64::*;
 
 use super::avx2::{half_at, load, load_ps, load16, store_ps};
+use super::avx2_float_columns::add_floats;
 use super::blocks::{part, u32_at};
 use super::coefficients::{BLOCK, Coefficients, GROUPS};
 use crate::column::{ColumnFormat, SCALE};
@@ -112,6 +117,87 @@ fn weights<const P: usize>(
     out
 }
 
+/// Sums of a group over pairs of neurons, with coefficients of 16 bits: 32 bits hold a block.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn wide_sums<const BYTES: usize, const P: usize>(
+    groups: &[&[[u8; BYTES]]; BLOCK],
+    g: usize,
+    start: i32,
+    k: [i32; P],
+) -> [__m256i; 4] {
+    let zero = _mm256_setzero_si256();
+    let mut acc = [_mm256_set1_epi32(start); 4];
+    for p in 0..P {
+        let k = _mm256_set1_epi32(k[p]);
+        let [x, y] = pair(&groups[2 * p][g], &groups[2 * p + 1][g]);
+        let wide = [
+            _mm256_unpacklo_epi8(x, zero),
+            _mm256_unpackhi_epi8(x, zero),
+            _mm256_unpacklo_epi8(y, zero),
+            _mm256_unpackhi_epi8(y, zero),
+        ];
+        for v in 0..4 {
+            acc[v] = _mm256_add_epi32(acc[v], _mm256_madd_epi16(wide[v], k));
+        }
+    }
+    [
+        _mm256_permute2x128_si256::<0x20>(acc[0], acc[1]),
+        _mm256_permute2x128_si256::<0x20>(acc[2], acc[3]),
+        _mm256_permute2x128_si256::<0x31>(acc[0], acc[1]),
+        _mm256_permute2x128_si256::<0x31>(acc[2], acc[3]),
+    ]
+}
+
+/// Sums of a group over pairs of neurons, with coefficients of 8 bits.
+///
+/// Integers of six bits, `q` from -32 to 31, sum to 8 · 127 · 32 = 32512 at most: 16 bits hold a
+/// block. On the way sums of the stored `q + 32` may wrap, and wrap back; those of one pair, 2 ·
+/// 127 · 63 at most, are not cut off.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn narrow_sums<const BYTES: usize, const P: usize>(
+    groups: &[&[[u8; BYTES]]; BLOCK],
+    g: usize,
+    start: i32,
+    k: [i32; P],
+) -> [__m256i; 4] {
+    let mut acc = [_mm256_set1_epi16(start as i16); 2];
+    for p in 0..P {
+        let k = _mm256_set1_epi32(k[p]);
+        let q = pair(&groups[2 * p][g], &groups[2 * p + 1][g]);
+        for v in 0..2 {
+            acc[v] = _mm256_add_epi16(acc[v], _mm256_maddubs_epi16(q[v], k));
+        }
+    }
+    [
+        _mm256_cvtepi16_epi32(_mm256_castsi256_si128(acc[0])),
+        _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(acc[0])),
+        _mm256_cvtepi16_epi32(_mm256_castsi256_si128(acc[1])),
+        _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(acc[1])),
+    ]
+}
+
+/// Coefficients of pairs as the products take them, by group: two of 16 bits, or of 8 bits twice.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pairs<const BYTES: usize, const P: usize>(co: &Coefficients) -> [[i32; GROUPS]; P] {
+    let mut out = [[0; GROUPS]; P];
+    for p in 0..P {
+        for g in 0..GROUPS {
+            let (a, b) = (co.k[2 * p][g], co.k[2 * p + 1][g]);
+            out[p][g] = if BYTES == 32 {
+                a & 0xffff | b << 16
+            } else {
+                let both = a & 0xff | (b & 0xff) << 8;
+                both | both << 16
+            };
+        }
+    }
+    out
+}
+
+/// Adds the columns of `P` pairs of neurons.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_pairs<const BYTES: usize, const P: usize>(
@@ -129,68 +215,26 @@ fn add_pairs<const BYTES: usize, const P: usize>(
     let mut first = 0;
     while first < n_groups {
         let n = (n_groups - first).min(GROUPS);
-        let w = weights::<P>(columns, h, first, n);
-        co.round(format, &w, 2 * P);
-        let mut pairs = [[0i32; GROUPS]; P];
-        for p in 0..P {
-            for g in 0..GROUPS {
-                let (a, b) = (co.k[2 * p][g], co.k[2 * p + 1][g]);
-                pairs[p][g] = if BYTES == 32 {
-                    a & 0xffff | b << 16
-                } else {
-                    let k = a & 0xff | (b & 0xff) << 8;
-                    k | k << 16
-                };
-            }
-        }
+        co.round(format, &weights::<P>(columns, h, first, n), 2 * P);
+        let pairs = pairs::<BYTES, P>(&co);
         for i in 0..n {
-            let g = first + i;
-            let out = &mut out[g];
+            let (g, start) = (first + i, co.start[i]);
+            let mut k = [0; P];
+            for p in 0..P {
+                k[p] = pairs[p][i];
+            }
             let sums = if BYTES == 32 {
-                let zero = _mm256_setzero_si256();
-                let mut acc = [_mm256_set1_epi32(co.start[i]); 4];
-                for p in 0..P {
-                    let k = _mm256_set1_epi32(pairs[p][i]);
-                    let [lo, hi] = pair(&groups[2 * p][g], &groups[2 * p + 1][g]);
-                    let wide = [
-                        _mm256_unpacklo_epi8(lo, zero),
-                        _mm256_unpackhi_epi8(lo, zero),
-                        _mm256_unpacklo_epi8(hi, zero),
-                        _mm256_unpackhi_epi8(hi, zero),
-                    ];
-                    for v in 0..4 {
-                        acc[v] = _mm256_add_epi32(acc[v], _mm256_madd_epi16(wide[v], k));
-                    }
-                }
-                [
-                    _mm256_permute2x128_si256::<0x20>(acc[0], acc[1]),
-                    _mm256_permute2x128_si256::<0x20>(acc[2], acc[3]),
-                    _mm256_permute2x128_si256::<0x31>(acc[0], acc[1]),
-                    _mm256_permute2x128_si256::<0x31>(acc[2], acc[3]),
-                ]
+                wide_sums(&groups, g, start, k)
             } else {
-                let mut acc = [_mm256_set1_epi16(co.start[i] as i16); 2];
-                for p in 0..P {
-                    let k = _mm256_set1_epi32(pairs[p][i]);
-                    let [lo, hi] = pair(&groups[2 * p][g], &groups[2 * p + 1][g]);
-                    acc[0] = _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(lo, k));
-                    acc[1] = _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(hi, k));
-                }
-                [
-                    _mm256_cvtepi16_epi32(_mm256_castsi256_si128(acc[0])),
-                    _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(acc[0])),
-                    _mm256_cvtepi16_epi32(_mm256_castsi256_si128(acc[1])),
-                    _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(acc[1])),
-                ]
+                narrow_sums(&groups, g, start, k)
             };
-            let scale = _mm256_set1_ps(co.scale[i]);
+            let (scale, out) = (_mm256_set1_ps(co.scale[i]), &mut out[g]);
             for v in 0..4 {
-                let sum = _mm256_cvtepi32_ps(sums[v]);
-                let sum = _mm256_fmadd_ps(scale, sum, load_ps(&out[v]));
+                let sum = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sums[v]), load_ps(&out[v]));
                 store_ps(&mut out[v], sum);
             }
         }
-        first += GROUPS;
+        first += n;
     }
 }
 
@@ -245,34 +289,6 @@ fn read_groups<const BYTES: usize>(
             let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(parts[v]));
             store_ps(&mut out[i][v], _mm256_mul_ps(d, q));
         }
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add_floats<const BYTES: usize>(
-    format: ColumnFormat,
-    columns: &[u8],
-    weights: &[f32],
-    out: &mut [f32],
-) {
-    let out = out.as_chunks_mut::<8>().0;
-    let column_bytes = out.len() * 8 * BYTES;
-    for g in 0..out.len() {
-        let mut acc = load_ps(&out[g]);
-        for j in 0..weights.len() {
-            let at = j * column_bytes + g * 8 * BYTES;
-            let values = match format {
-                ColumnFormat::F32 => _mm256_castsi256_ps(load(part(columns, at))),
-                ColumnFormat::F16 => _mm256_cvtph_ps(load16(part(columns, at))),
-                _ => {
-                    let wide = _mm256_cvtepu16_epi32(load16(part(columns, at)));
-                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-                }
-            };
-            acc = _mm256_fmadd_ps(_mm256_set1_ps(weights[j]), values, acc);
-        }
-        store_ps(&mut out[g], acc);
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Coefficients {
     pub start: [i32; GROUPS],
 }
 
-/// The largest coefficient: see the formats' sums in the kernels.
+/// The largest coefficient: sums of 32 bits hold a block of `Q8`, sums of 16 bits one of the others.
 pub(super) const fn largest(format: ColumnFormat) -> f32 {
     match format {
         ColumnFormat::Q8 => 32767.0,

@@ -12,6 +12,8 @@ mod avx2_attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2_columns;
 #[cfg(target_arch = "x86_64")]
+mod avx2_float_columns;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_gemm;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
