@@ -5,6 +5,8 @@
 //! the columns are summed in integers and converted once for the block. Each instruction set
 //! computes the same integers.
 
+#![allow(clippy::needless_range_loop)] // indexed on purpose, see `SuperBlocks`
+
 use crate::column::ColumnFormat;
 
 /// Neurons whose columns are summed in integers.
