@@ -84,8 +84,14 @@ impl ChunkShape {
     }
 }
 
-/// Neurons whose values are on the stack at once.
-const AT_ONCE: usize = 64;
+/// Neurons whose columns are added at once: few enough that the columns stay in the nearest cache
+/// from being asked for to being added.
+const AT_ONCE: usize = simd::BLOCK;
+
+/// What the kernels for rows do not fetch themselves: they ask for bytes this far ahead.
+fn first_bytes(rows: &[u8]) -> &[u8] {
+    &rows[..rows.len().min(1024)]
+}
 
 impl Cpu {
     /// Adds the output of a chunk's neurons to `out`, `[n, d_model]`, for the first `n` rows of
@@ -117,8 +123,17 @@ impl Cpu {
             // Whole vectors: what lies behind the last neuron is computed and not used.
             let padded = neurons.len().next_multiple_of(8);
             for (t, out) in out.chunks_exact_mut(d).enumerate() {
+                if t == 0 {
+                    simd::prefetch(first_bytes(gate.row_range(neurons.clone())));
+                }
                 self.dot_rows(&gate, neurons.clone(), x, t, &mut g[..neurons.len()]);
                 self.dot_rows(&up, neurons.clone(), x, t, &mut u[..neurons.len()]);
+                // All at once: columns are read side by side, which the hardware's prefetcher does
+                // not see through. Their loads pass while the values below are computed; asked
+                // for earlier they compete with those of the rows (measured).
+                if t == 0 {
+                    simd::prefetch(columns);
+                }
                 gate_rows(self.isa, kind, &mut g[..padded], &u[..padded]);
                 simd::add_columns(self.isa, shape.down, columns, &g[..neurons.len()], out);
             }
@@ -211,12 +226,9 @@ impl Cpu {
         out: &mut [f32],
     ) {
         let (d, column) = (shape.d_model, shape.column_bytes());
-        let per_group = shape.down.group_len();
         let out = Split::new(out);
         self.pool.run(d.div_ceil(GROUP), &|task| {
             let outputs = task * GROUP..((task + 1) * GROUP).min(d);
-            let bytes = outputs.start / per_group * shape.down.group_bytes()
-                ..outputs.end / per_group * shape.down.group_bytes();
             SCRATCH.with_borrow_mut(|scratch| {
                 let Scratch { tile, tile_b, out: products, .. } = scratch;
                 tile.begin_floats(self.isa, n_neurons);
@@ -225,9 +237,8 @@ impl Cpu {
                     chunks.iter().flat_map(|chunk| shape.down(*chunk).chunks_exact(column));
                 for (j, column) in columns.enumerate() {
                     let mut values = [0.0; GROUP];
-                    let (part, to) = (&column[bytes.clone()], &mut values[..outputs.len()]);
-                    // Added to zeros with a weight of one: dequantised.
-                    simd::add_columns(self.isa, shape.down, part, &[1.0], to);
+                    let to = &mut values[..outputs.len()];
+                    simd::read_column(self.isa, shape.down, column, outputs.start, to);
                     tile.set_column(j, &values[..TILE_ROWS]);
                     tile_b.set_column(j, &values[TILE_ROWS..]);
                 }

@@ -13,11 +13,14 @@ use crate::quant::GROUP;
 /// How the values of a column are stored.
 ///
 /// The quantised formats are groups of 32 values `w = d · q`, with `d` an f16 and `q` a signed
-/// integer of as many bits as the name says. A group is `d`, then the low four bits of each `q`
-/// (plus half of its range, so that they are unsigned): byte j has value j in its low and value
-/// j + 16 in its high half. `Q5` follows with the fifth bits, bit i of a 32-bit word; `Q6` with
-/// the two high bits in 8 bytes, byte j having those of values j, j + 8, j + 16 and j + 24 from
-/// its low bits up. `Q8` is `d` and 32 signed bytes.
+/// integer of as many bits as the name says. A column is the `d` of all its groups, then the
+/// integers of each group. They are stored with half of their range added, so that none is
+/// negative: `Q8` as 32 bytes; the others as the low four bits of each, byte j with value j in
+/// its low and value j + 16 in its high half. `Q5` follows with the fifth bits, bit i of a 32-bit
+/// word; `Q6` with the two high bits in 8 bytes, byte j having those of values j, j + 8, j + 16
+/// and j + 24 from its low bits up.
+///
+/// The scales lie apart because a kernel multiplies those of many groups at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum ColumnFormat {
@@ -30,6 +33,9 @@ pub enum ColumnFormat {
     Q4,
 }
 
+/// Bytes of a group's scale.
+pub(crate) const SCALE: usize = 2;
+
 impl ColumnFormat {
     /// Every format, in a fixed order.
     pub const ALL: [Self; 7] =
@@ -40,7 +46,7 @@ impl ColumnFormat {
         if self.is_quantized() { GROUP } else { 1 }
     }
 
-    /// Bytes of one group.
+    /// Bytes of one group, with its scale.
     pub const fn group_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -66,7 +72,7 @@ impl ColumnFormat {
     }
 
     /// Half of the range of `q`: its smallest value is minus this.
-    const fn center(self) -> i32 {
+    pub(crate) const fn center(self) -> i32 {
         match self {
             Self::Q6 => 32,
             Self::Q5 => 16,
@@ -107,8 +113,13 @@ pub fn quantize_column(format: ColumnFormat, values: &[f32], out: &mut [u8]) {
         }
         _ => {
             let groups = values.as_chunks::<GROUP>().0;
-            for (x, to) in groups.iter().zip(out.chunks_exact_mut(format.group_bytes())) {
-                quantize_group(format, x, to);
+            let (scales, integers) = out.split_at_mut(groups.len() * SCALE);
+            let to = scales.as_chunks_mut().0.iter_mut();
+            let to = to.zip(integers.chunks_exact_mut(format.group_bytes() - SCALE));
+            for (x, (scale, integers)) in groups.iter().zip(to) {
+                let (d, q) = quantize_group(format, x);
+                *scale = d.to_le_bytes();
+                pack_group(format, &q, integers);
             }
         }
     }
@@ -139,50 +150,53 @@ pub fn dequantize_column(format: ColumnFormat, column: &[u8], out: &mut [f32]) {
         }
         _ => {
             let groups = out.as_chunks_mut::<GROUP>().0;
-            for (x, from) in groups.iter_mut().zip(column.chunks_exact(format.group_bytes())) {
-                let (d, q) = unpack_group(format, from);
+            for (x, (d, q)) in groups.iter_mut().zip(quantized_groups(format, column)) {
                 *x = q.map(|q| d * f32::from(q));
             }
         }
     }
 }
 
-/// The scale and the integers of a group.
-#[inline(always)]
-pub(crate) fn unpack_group(format: ColumnFormat, group: &[u8]) -> (f32, [i8; GROUP]) {
-    let d = f16::from_le_bytes([group[0], group[1]]).to_f32();
-    let mut q = [0i8; GROUP];
-    if format == ColumnFormat::Q8 {
-        for (q, byte) in q.iter_mut().zip(&group[2..34]) {
-            *q = *byte as i8;
-        }
-        return (d, q);
-    }
-    let high = |i: usize| match format {
-        ColumnFormat::Q6 => group[18 + i % 8] >> (i / 8 * 2) & 3,
-        ColumnFormat::Q5 => group[18 + i / 8] >> (i % 8) & 1,
-        _ => 0,
-    };
-    for (i, q) in q.iter_mut().enumerate() {
-        let low = group[2 + i % 16] >> (i / 16 * 4) & 15;
-        *q = (low | high(i) << 4) as i8 - format.center() as i8;
-    }
-    (d, q)
+/// Scales and integers of a quantised column's groups.
+pub(crate) fn quantized_groups(
+    format: ColumnFormat,
+    column: &[u8],
+) -> impl Iterator<Item = (f32, [i8; GROUP])> {
+    let (scales, integers) = column.split_at(column.len() / format.group_bytes() * SCALE);
+    let integers = integers.chunks_exact(format.group_bytes() - SCALE);
+    scales.as_chunks().0.iter().zip(integers).map(move |(scale, integers)| {
+        (f16::from_le_bytes(*scale).to_f32(), unpack_group(format, integers))
+    })
 }
 
-fn pack_group(format: ColumnFormat, d: f16, q: &[i32; GROUP], group: &mut [u8]) {
+/// The integers of a group.
+fn unpack_group(format: ColumnFormat, group: &[u8]) -> [i8; GROUP] {
+    let high = |i: usize| match format {
+        ColumnFormat::Q6 => group[16 + i % 8] >> (i / 8 * 2) & 3,
+        ColumnFormat::Q5 => group[16 + i / 8] >> (i % 8) & 1,
+        _ => 0,
+    };
+    std::array::from_fn(|i| {
+        let q = match format {
+            ColumnFormat::Q8 => group[i],
+            _ => group[i % 16] >> (i / 16 * 4) & 15 | high(i) << 4,
+        };
+        (i32::from(q) - format.center()) as i8
+    })
+}
+
+fn pack_group(format: ColumnFormat, q: &[i32; GROUP], group: &mut [u8]) {
     group.fill(0);
-    group[..2].copy_from_slice(&d.to_le_bytes());
     for (i, q) in q.iter().enumerate() {
+        let q = (q + format.center()) as u8;
         if format == ColumnFormat::Q8 {
-            group[2 + i] = *q as i8 as u8;
+            group[i] = q;
             continue;
         }
-        let q = (q + format.center()) as u8;
-        group[2 + i % 16] |= (q & 15) << (i / 16 * 4);
+        group[i % 16] |= (q & 15) << (i / 16 * 4);
         match format {
-            ColumnFormat::Q6 => group[18 + i % 8] |= q >> 4 << (i / 8 * 2),
-            ColumnFormat::Q5 => group[18 + i / 8] |= q >> 4 << (i % 8),
+            ColumnFormat::Q6 => group[16 + i % 8] |= q >> 4 << (i / 8 * 2),
+            ColumnFormat::Q5 => group[16 + i / 8] |= q >> 4 << (i % 8),
             _ => {}
         }
     }
@@ -195,14 +209,14 @@ const SCALE_STEPS: i32 = 9;
 ///
 /// The plain scale lets the largest magnitude fall on the end of the range that has one value
 /// more. Others round that value worse and the rest better.
-fn quantize_group(format: ColumnFormat, x: &[f32; GROUP], group: &mut [u8]) {
+fn quantize_group(format: ColumnFormat, x: &[f32; GROUP]) -> (f16, [i32; GROUP]) {
     let center = format.center() as f32;
     let extreme = x.iter().copied().fold(0f32, |m, x| if x.abs() > m.abs() { x } else { m });
     // Below that the inverse would overflow; a NaN or an infinity must not turn into zeros.
     if extreme.abs() < 1e-30 || !extreme.is_finite() || x.iter().any(|x| x.is_nan()) {
         let whole = x.iter().all(|x| x.is_finite());
         let d = if whole { f16::ZERO } else { f16::NAN };
-        return pack_group(format, d, &[i32::from(!whole); GROUP], group);
+        return (d, [i32::from(!whole); GROUP]);
     }
     let round =
         |inverse: f32| x.map(|x| (x * inverse).round_ties_even().clamp(-center, center - 1.0));
@@ -220,7 +234,7 @@ fn quantize_group(format: ColumnFormat, x: &[f32; GROUP], group: &mut [u8]) {
     let d = f16::from_f32(best.1);
     // A scale beyond an f16 becomes an infinity, or zero: products show it, or nothing is lost.
     let inverse = if d.to_f32() == 0.0 { 0.0 } else { 1.0 / d.to_f32() };
-    pack_group(format, d, &round(inverse).map(|q| q as i32), group);
+    (d, round(inverse).map(|q| q as i32))
 }
 
 #[cfg(test)]
@@ -266,9 +280,9 @@ mod tests {
             for format in ColumnFormat::ALL.into_iter().filter(|f| f.is_quantized()) {
                 let q: [i32; 32] =
                     std::array::from_fn(|i| q[i] * format.center() / 128);
-                let mut group = vec![0; format.group_bytes()];
-                pack_group(format, f16::ONE, &q, &mut group);
-                prop_assert_eq!(unpack_group(format, &group).1.map(i32::from), q);
+                let mut group = vec![0; format.group_bytes() - SCALE];
+                pack_group(format, &q, &mut group);
+                prop_assert_eq!(unpack_group(format, &group).map(i32::from), q);
             }
         }
     }

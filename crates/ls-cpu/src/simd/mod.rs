@@ -12,6 +12,8 @@ mod avx2_attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2_columns;
 #[cfg(target_arch = "x86_64")]
+mod avx2_float_columns;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_gemm;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -21,6 +23,7 @@ mod avx512_attention;
 pub(crate) mod avx512_gemm;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod blocks;
+mod coefficients;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -30,6 +33,8 @@ mod neon_columns;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon_gemm;
 pub(crate) mod scalar;
+
+pub(crate) use coefficients::BLOCK;
 
 use crate::Format;
 use crate::column::ColumnFormat;
@@ -108,6 +113,45 @@ pub(crate) fn add_columns(
             unsafe { neon_columns::add_columns(format, columns, weights, out) }
         }
         _ => scalar::add_columns(format, columns, weights, out),
+    }
+}
+
+/// Asks for the cache lines of `bytes`, which will be needed soon. Does nothing where that has not
+/// been measured to help.
+#[inline]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        // SAFETY: a hint, which every processor of this architecture has.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
+/// Values `first..` of a column; `first` and the length of `out` are whole groups.
+pub(crate) fn read_column(
+    isa: Isa,
+    format: ColumnFormat,
+    column: &[u8],
+    first: usize,
+    out: &mut [f32],
+) {
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 | Kind::Avx512 if format.is_quantized() => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_columns::read_column(format, column, first / format.group_len(), out) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon if format.is_quantized() => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_columns::read_column(format, column, first / format.group_len(), out) }
+        }
+        _ => scalar::read_column(format, column, first, out),
     }
 }
 

@@ -2,8 +2,9 @@
 
 use half::{bf16, f16};
 
+use super::coefficients::{BLOCK, Coefficients, GROUPS};
 use crate::Format;
-use crate::column::{ColumnFormat, unpack_group};
+use crate::column::{ColumnFormat, dequantize_column, quantized_groups};
 use crate::quant::{GROUP, Q8Ref, Unpacked, unpack_block};
 use crate::tile::{TILE_ROWS, Tile};
 
@@ -78,27 +79,50 @@ pub(crate) fn axpy_f16(out: &mut [f32], weight: f32, row: &[u16]) {
 
 /// `out += Σ_j weights[j] · column j`; `columns` are one after the other.
 pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    let (len, bytes) = (format.group_len(), format.group_bytes());
-    for (column, weight) in columns.chunks_exact(columns.len() / weights.len()).zip(weights) {
-        for (group, out) in column.chunks_exact(bytes).zip(out.chunks_exact_mut(len)) {
-            match format {
-                ColumnFormat::F32 => {
-                    out[0] += weight * f32::from_le_bytes(*group.first_chunk().expect("4 bytes"));
-                }
-                ColumnFormat::F16 => {
-                    let value = f16::from_le_bytes(*group.first_chunk().expect("2 bytes"));
-                    out[0] += weight * value.to_f32();
-                }
-                ColumnFormat::BF16 => {
-                    let value = bf16::from_le_bytes(*group.first_chunk().expect("2 bytes"));
-                    out[0] += weight * value.to_f32();
-                }
-                _ => {
-                    let (d, q) = unpack_group(format, group);
-                    out.iter_mut().zip(q).for_each(|(o, q)| *o += weight * d * f32::from(q));
-                }
-            }
+    let column_bytes = columns.len() / weights.len();
+    if format.is_quantized() {
+        let blocks = columns.chunks(column_bytes * BLOCK).zip(weights.chunks(BLOCK));
+        return blocks.for_each(|(columns, weights)| add_block(format, columns, weights, out));
+    }
+    let mut values = vec![0.0; out.len()];
+    for (column, weight) in columns.chunks_exact(column_bytes).zip(weights) {
+        read_column(format, column, 0, &mut values);
+        out.iter_mut().zip(&values).for_each(|(o, v)| *o += weight * v);
+    }
+}
+
+/// Adds the columns of a block of neurons: sums of integers, converted once.
+fn add_block(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
+    let column_bytes = columns.len() / weights.len();
+    for (g, out) in out.chunks_exact_mut(GROUP).enumerate() {
+        let (mut products, mut sums) = ([[0.0; GROUPS]; BLOCK], [0i32; GROUP]);
+        let mut coefficients = Coefficients::default();
+        let group = |j: usize| {
+            let column = &columns[j * column_bytes..][..column_bytes];
+            quantized_groups(format, column).nth(g).expect("a group of the column")
+        };
+        for (j, weight) in weights.iter().enumerate() {
+            products[j][0] = weight * group(j).0;
         }
+        coefficients.round(format, &products, weights.len());
+        for j in 0..weights.len() {
+            let k = coefficients.k[j][0];
+            sums.iter_mut().zip(group(j).1).for_each(|(sum, q)| *sum += k * i32::from(q));
+        }
+        out.iter_mut().zip(sums).for_each(|(o, sum)| *o += coefficients.scale[0] * sum as f32);
+    }
+}
+
+/// Values `first..` of a column; `first` and the length of `out` are whole groups.
+pub(crate) fn read_column(format: ColumnFormat, column: &[u8], first: usize, out: &mut [f32]) {
+    if format.is_quantized() {
+        let groups = quantized_groups(format, column).skip(first / GROUP);
+        for (out, (d, q)) in out.chunks_exact_mut(GROUP).zip(groups) {
+            out.iter_mut().zip(q).for_each(|(o, q)| *o = d * f32::from(q));
+        }
+    } else {
+        let bytes = format.group_bytes();
+        dequantize_column(format, &column[first * bytes..][..out.len() * bytes], out);
     }
 }
 
