@@ -119,7 +119,8 @@ fn resident_bytes(model: &ModelFile) -> u64 {
 /// Where the pack of `model` is kept. Another model of its name has another place, and so has the
 /// same one after a change.
 fn cached_pack(model: &ModelFile) -> anyhow::Result<PathBuf> {
-    let folder = folder::cache().context("there is no home folder to keep a pack in")?.join("packs");
+    let folder =
+        folder::cache().context("there is no home folder to keep a pack in")?.join("packs");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let mut hash = Fnv::default();

@@ -195,3 +195,20 @@ fn report(
         report.neurons_per_chunk,
     ))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn an_interrupted_pack_leaves_nothing_behind() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-book.gguf");
+        let (model, dir) = (ModelFile::open(path).unwrap(), tempfile::tempdir().unwrap());
+        interrupt::flag().store(true, Ordering::SeqCst);
+        let out = dir.path().join("model.lspack");
+        assert!(pack(&model, &out, &options(), 1).unwrap().is_none());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

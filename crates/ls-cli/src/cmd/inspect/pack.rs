@@ -1,11 +1,14 @@
 //! What a pack is, and what it needs of a budget.
 
-use ls_engine::{EngineError, Floor, LoadOptions, plan_for, smallest_budget};
+use ls_cpu::{Cpu, Isa};
+use ls_engine::{
+    EngineError, Floor, LoadOptions, StreamOptions, plan_for, smallest_budget, system,
+};
 use ls_model::ModelFile;
 use ls_model::pack::{ColumnType, LayerLayout, Pack};
 use serde::Serialize;
 
-use crate::{cmd, output};
+use crate::{cmd, disk, output};
 
 /// Steps from the smallest budget to the one that streams nothing.
 const STEPS: u64 = 4;
@@ -68,7 +71,14 @@ impl PackReport {
     pub fn new(model: &ModelFile, pack: &Pack, context: Option<u64>) -> Result<Self, EngineError> {
         let (facts, layers) = (pack.facts(), pack.layers());
         let context = context.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        let options = LoadOptions { context, ..LoadOptions::default() };
+        // Reads as `run` does them.
+        let mut stream = StreamOptions::default();
+        stream.curve = disk::known_curve(pack.path(), stream.backend, stream.depth);
+        let options = LoadOptions { context, stream, ..LoadOptions::default() };
+        let threads = system::cores().usable;
+        // Dropped when the budgets are known.
+        let _cpu = Cpu::new(threads, Isa::detect())
+            .map_err(|source| EngineError::Threads { threads, source })?;
         model.release_pages();
         let floor = smallest_budget(model, &options)?;
         let exact = Smallest { budget_bytes: floor.bytes(), parts: floor };
@@ -181,7 +191,7 @@ fn budgets(
         (0..=STEPS).map(|i| (smallest + i * step).div_ceil(MIB) * MIB + MIB).collect();
     budgets.dedup();
     let per_token = cmd::kv_bytes_per_token(model.config()).max(1);
-    let row = |budget_bytes| {
+    let row = |budget_bytes| -> Result<_, EngineError> {
         let plan = plan_for(model, &LoadOptions { budget: Some(budget_bytes), ..options.clone() })?;
         Ok(BudgetRow {
             budget_bytes,
@@ -190,5 +200,9 @@ fn budgets(
             streamed_bytes: plan.streamed_bytes(),
         })
     };
-    budgets.into_iter().map(row).collect()
+    let mut rows = budgets.into_iter().map(row).collect::<Result<Vec<_>, _>>()?;
+    // More than enough says nothing more.
+    let enough = rows.iter().position(|row| row.streamed_bytes == 0);
+    rows.truncate(enough.map_or(rows.len(), |i| i + 1));
+    Ok(rows)
 }
