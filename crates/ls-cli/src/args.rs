@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ls_engine::{BackendKind, PolicyKind};
+use ls_model::pack;
 
 use crate::cmd;
 use crate::size::Budget;
@@ -41,7 +42,9 @@ const INSPECT_EXAMPLES: &str = "\
 Examples:
   leanstream inspect model.gguf
   leanstream inspect model.gguf --tensors
-  leanstream inspect model.gguf --json --context 8192";
+  leanstream inspect model.gguf --json --context 8192
+  leanstream inspect model.lspack             its smallest budget, and what other budgets give
+  leanstream inspect model.lspack --verify    whether its file is whole";
 
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
@@ -55,10 +58,17 @@ pub struct InspectArgs {
     /// Tokens of context to compute the memory for [default: the model's own, at most 4096]
     #[arg(short, long, value_name = "N", value_parser = positive())]
     pub context: Option<u64>,
+    /// Read all of a .lspack file and check its checksums; exit code 1 if one is wrong
+    #[arg(long)]
+    pub verify: bool,
     /// Print one JSON object, tensors included
     #[arg(long)]
     pub json: bool,
 }
+
+/// Sizes that chunks can have.
+const CHUNK_KIB: std::ops::RangeInclusive<i64> =
+    pack::MIN_CHUNK_KIB as i64..=pack::MAX_CHUNK_KIB as i64;
 
 const PACK_EXAMPLES: &str = "\
 A pack is made once. In it the weights of each neuron of the MLPs lie side by side, so that they can
@@ -69,6 +79,7 @@ the smallest type that costs next to nothing, and keeps floats as they are.
 
 Examples:
   leanstream pack model.gguf -o model.lspack
+  leanstream inspect model.lspack                      how much memory it needs
   leanstream run model.lspack --budget 700MB -p Hello
   leanstream pack folder/ -o model.lspack --down q8 --chunk-kib 32";
 
@@ -78,12 +89,13 @@ Examples:
 pub struct PackArgs {
     /// A .gguf file or a safetensors folder
     pub model: PathBuf,
-    /// The file to write [default: the model's name with .lspack, in this folder]
+    /// The file to write, or the folder for it [default: the model's name with .lspack, here]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Size of chunks to aim at, in KiB; larger ones are read faster, smaller ones chosen better
-    #[arg(long, value_name = "N", default_value_t = ls_model::pack::DEFAULT_CHUNK_KIB)]
-    pub chunk_kib: usize,
+    #[arg(long, value_name = "N", default_value_t = pack::DEFAULT_CHUNK_KIB as u16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(CHUNK_KIB))]
+    pub chunk_kib: u16,
     /// Type of the down matrices
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub down: Down,
@@ -118,8 +130,8 @@ pub enum Down {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Streaming")]
 pub struct StreamArgs {
-    /// Memory that the program may hold in all, like 700MB or 1.5GiB; auto is what the machine has
-    /// available, none leaves weights to the system's page cache
+    /// Memory that the program may hold in all, like 700MB or 1.5GiB; auto: what is available, and
+    /// streaming only if the model does not fit; none: weights are left to the system's page cache
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub budget: Budget,
     /// Which chunks stay in memory
@@ -204,6 +216,12 @@ Examples:
   echo \"Once upon a time\" | leanstream run model.gguf       prompt from standard input
   leanstream run model.gguf -p Hello --json                 text and metrics as one JSON object
   leanstream run model.lspack -p Hello --budget 700MB       in no more memory than that
+
+A model that is larger than the budget is streamed: the weights of its MLPs are read from the disk
+as they are needed, all others stay in memory, and so do as many of the MLPs' as there is room for.
+The text is the same, only slower. That takes a .lspack file: make one with leanstream pack, or let
+run make one in the cache folder. leanstream inspect model.lspack shows the smallest budget, and
+--verbose where its bytes go. Run leanstream doctor once: what it measures of the disk is made use of.
 
 Ctrl-C ends the answer; what there is of it and its metrics are still printed, and the exit code is
 130. In a chat it ends the answer only; at the chat's prompt, or pressed twice, it leaves.";
@@ -419,14 +437,25 @@ pub enum BenchOutput {
 }
 
 const DOCTOR_EXAMPLES: &str = "\
+The disk is measured once, for about a second, by reads of a file of 64 MiB that is removed again,
+or of the file that is given. The result is kept in the cache folder: when weights are streamed from
+that disk, gaps between them that are cheaper read through than skipped are read through.
+
 Examples:
   leanstream doctor
-  leanstream doctor --json";
+  leanstream doctor --disk model.lspack
+  leanstream doctor --json --fresh";
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorArgs {
+    /// A folder, or a file to read, on the disk to measure [default: this folder]
+    #[arg(long, value_name = "PATH")]
+    pub disk: Option<PathBuf>,
+    /// Measure the disk anew, whatever is known of it
+    #[arg(long)]
+    pub fresh: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

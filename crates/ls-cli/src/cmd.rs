@@ -39,18 +39,21 @@ fn new_state(engine: &Engine, asked: Option<u64>, remedy: &str) -> anyhow::Resul
 /// Says on standard error where the bytes of a budget go.
 fn note_plan(plan: &Plan) {
     let parts = [
-        ("program and tokenizer", plan.process_bytes),
+        ("program", plan.process_bytes),
         ("resident weights", plan.resident_bytes),
         ("keys and values", plan.kv_bytes),
         ("buffers", plan.buffer_bytes),
-        ("reads and books", plan.io_bytes),
+        ("streaming", plan.io_bytes),
         ("embedding", plan.embedding_bytes),
         ("cache", plan.cache_bytes),
-    ];
-    let parts: Vec<String> =
-        parts.iter().map(|(name, n)| format!("{name} {}", output::bytes(*n))).collect();
+    ]
+    .into_iter();
+    let parts: Vec<String> = parts
+        .filter(|(_, n)| *n > 0)
+        .map(|(name, n)| format!("{name} {}", output::bytes(n)))
+        .collect();
     output::note(format_args!(
-        "budget {}: {}; {} of {} in chunks are streamed for each token",
+        "budget {}: {}; {} of {} of chunks are read for each token",
         output::bytes(plan.budget_bytes),
         parts.join(", "),
         output::bytes(plan.streamed_bytes()),

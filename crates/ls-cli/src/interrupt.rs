@@ -1,5 +1,6 @@
 //! Ctrl-C: the first ends the present answer, the second the program.
 
+use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,9 +9,25 @@ pub const EXIT_CODE: u8 = 130;
 
 static CANCEL: AtomicBool = AtomicBool::new(false);
 static WAITING: AtomicBool = AtomicBool::new(false);
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Takes over Ctrl-C and the request to terminate.
+/// Ctrl-C was pressed before there was anything to show.
+#[derive(Debug)]
+pub struct Interrupted(pub &'static str);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Takes over Ctrl-C and the request to terminate; again is no different from once.
 pub fn install() -> anyhow::Result<()> {
+    if INSTALLED.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
     ctrlc::set_handler(|| {
         if WAITING.load(Ordering::SeqCst) {
             // The terminal shows ^C after the prompt: the shell's prompt belongs on a new line.
@@ -27,6 +44,11 @@ pub fn install() -> anyhow::Result<()> {
 /// Set by the first Ctrl-C.
 pub fn flag() -> &'static AtomicBool {
     &CANCEL
+}
+
+/// Whether Ctrl-C was pressed and not yet taken note of.
+pub fn is_set() -> bool {
+    CANCEL.load(Ordering::SeqCst)
 }
 
 /// Whether Ctrl-C was pressed since the last call.

@@ -2,6 +2,8 @@
 
 mod args;
 mod cmd;
+mod disk;
+mod folder;
 mod interrupt;
 mod output;
 #[cfg(unix)]
@@ -29,6 +31,10 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<interrupt::Interrupted>() => {
+            output::note(error);
+            ExitCode::from(interrupt::EXIT_CODE)
+        }
         Err(error) => {
             output::note(format_args!("error: {}", output::sentence(&error)));
             ExitCode::from(if error.is::<output::UsageError>() { 2 } else { 1 })

@@ -1,10 +1,12 @@
 //! What the program prints: results on standard output, the rest on standard error.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ls_engine::{EngineError, GenerateError, PerplexityError};
+use ls_model::pack::PackError;
 use serde::Serialize;
 
 /// The command line makes no sense, in a way that only shows later than its parsing.
@@ -58,9 +60,12 @@ pub fn sentence(error: &anyhow::Error) -> String {
 }
 
 /// The flag that does what the library's error advises.
-fn flag(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+fn flag(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(PackError::<Infallible>::Exists { .. }) = error.downcast_ref() {
+        return Some("--force".into());
+    }
     let engine = match error.downcast_ref() {
-        Some(GenerateError::PromptTooLong { .. }) => return Some("--context"),
+        Some(GenerateError::PromptTooLong { .. }) => return Some("--context".into()),
         Some(GenerateError::Engine(engine)) => Some(engine),
         _ => match error.downcast_ref() {
             Some(PerplexityError::Engine(engine)) => Some(engine),
@@ -68,8 +73,12 @@ fn flag(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
         },
     };
     match engine? {
-        EngineError::ContextFull { .. } => Some("--context"),
-        EngineError::Threads { .. } => Some("--threads"),
+        EngineError::ContextFull { .. } => Some("--context".into()),
+        EngineError::Threads { .. } => Some("--threads".into()),
+        // One more, since the program's own share is never twice the same.
+        EngineError::Budget { floor, .. } => {
+            Some(format!("--budget {}MiB", floor.bytes().div_ceil(1 << 20) + 1))
+        }
         _ => None,
     }
 }

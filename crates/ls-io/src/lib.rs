@@ -59,7 +59,7 @@ pub use buf::{ALIGN, AlignedBuf, ReadBuf};
 pub use curve::Curve;
 pub use error::{IoError, Notice, ReadCause, ReadError};
 pub use options::{BackendKind, Direct, StreamOptions};
-pub use probe::{Probe, ProbeOptions, ProbeRow, probe, probe_cached};
+pub use probe::{Probe, ProbeOptions, ProbeRow, probe, probe_anew, probe_cached, probe_known};
 pub use request::{Completion, Priority, Request};
 pub use stable_deref_trait::StableDeref;
 pub use stats::{Histogram, Stats};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-pub use cache::probe_cached;
+pub use cache::{probe_anew, probe_cached, probe_known};
 
 use crate::rng::Rng;
 use crate::{

@@ -12,6 +12,7 @@ use ls_model::{ChatTemplate, Tokenizer};
 
 use crate::args::RunArgs;
 use crate::cmd::run;
+use crate::streaming::Since;
 use crate::{interrupt, output};
 
 const HELP: &str = "\
@@ -172,6 +173,7 @@ fn answer(
 ) -> anyhow::Result<String> {
     state.truncate(known.keep(tokens));
     let new = &tokens[state.position()..];
+    let since = Since::now(engine);
     let generation = run::stream(engine, state, new, sampler, &run::options(args, None), true)?;
     known.set(tokens, &generation.tokens, state.position());
     let end = if generation.text.ends_with('\n') { "" } else { "\n" };
@@ -181,6 +183,7 @@ fn answer(
     }
     if args.verbose {
         run::report(&generation, sampler.params().seed);
+        run::report_stream(engine, &since, new.len(), &generation);
     }
     Ok(generation.text)
 }

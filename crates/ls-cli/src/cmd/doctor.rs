@@ -1,5 +1,9 @@
 //! `leanstream doctor`: what this machine offers.
 
+mod disk;
+mod sample;
+
+use std::path::Path;
 use std::process::ExitCode;
 
 use ls_cpu::Isa;
@@ -7,10 +11,12 @@ use ls_engine::system::{self, Cores, Memory};
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
+use crate::interrupt::{self, Interrupted};
 use crate::output;
+use disk::Disk;
 
 /// Parts of the answer that this version cannot give.
-const NOT_EXAMINED: [&str; 3] = ["disk read speed", "asynchronous reading", "Vulkan devices"];
+const NOT_EXAMINED: [&str; 1] = ["Vulkan devices"];
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -24,11 +30,23 @@ struct Report {
     memory: Memory,
     page_bytes: Option<usize>,
     glibc: Option<String>,
-    not_examined: [&'static str; 3],
+    /// `None`: there is no place to make a file in.
+    disk: Option<Disk>,
+    not_examined: [&'static str; 1],
 }
 
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    interrupt::install()?;
+    let spinner = output::spinner("measuring the disk".to_owned());
+    let disk = match &args.disk {
+        Some(path) => Some(Disk::examine(path, args.fresh)),
+        None => Disk::examine(Path::new("."), args.fresh).ok().map(Ok),
+    };
+    spinner.finish_and_clear();
+    if interrupt::take() {
+        return Err(Interrupted("interrupted").into());
+    }
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         os: std::env::consts::OS,
@@ -39,6 +57,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         memory: system::memory(),
         page_bytes: system::page_size(),
         glibc: system::glibc_version(),
+        disk: disk.transpose()?,
         not_examined: NOT_EXAMINED,
     };
     if args.json {
@@ -65,8 +84,14 @@ fn text(report: &Report) -> String {
     if report.memory.cgroup_limits.is_empty() {
         rows.push(row("memory limit", "none set by a control group".into()));
     }
+    match &report.disk {
+        Some(disk) => rows.extend(disk.rows().into_iter().map(|(name, value)| row(name, value))),
+        None => rows.push(row("disk", "no file can be made in this folder; see --disk".into())),
+    }
     rows.push(row("not examined", format!("{} (not in this version)", NOT_EXAMINED.join(", "))));
-    output::table(&rows, &[])
+    let speeds = report.disk.as_ref().and_then(Disk::table);
+    let speeds = speeds.map(|rows| format!("\n{}", output::table(&rows, &[0, 1, 2])));
+    output::table(&rows, &[]) + &speeds.unwrap_or_default()
 }
 
 fn row(name: &str, value: String) -> Vec<String> {

@@ -1,5 +1,8 @@
 //! `leanstream inspect`: what is in a model file and what it takes to run it.
 
+mod pack;
+mod verify;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -8,7 +11,10 @@ use ls_model::{Config, ModelFile, Source, TensorInfo, Tokenizer};
 use serde::Serialize;
 
 use crate::args::InspectArgs;
+use crate::output::UsageError;
 use crate::{cmd, output};
+use pack::PackReport;
+use verify::{Verified, verify};
 
 #[derive(Debug, Serialize)]
 struct Report<'a> {
@@ -23,6 +29,11 @@ struct Report<'a> {
     /// `None` when it is unusable; a warning says why.
     tokenizer: Option<TokenizerSummary>,
     memory: MemoryNeed,
+    /// `None`: no pack, so it streams only after packing.
+    pack: Option<PackReport>,
+    /// `None` when it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<Verified>,
     warnings: Vec<String>,
     tensors: Vec<TensorRow<'a>>,
 }
@@ -72,13 +83,24 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let config = model.config();
     let mut warnings: Vec<String> = model.warnings().iter().map(ToString::to_string).collect();
     let tokenizer = match Tokenizer::from_model(&model) {
-        Ok(tokenizer) => Some(tokenizer_summary(&model, &tokenizer)),
+        Ok(tokenizer) => Some(tokenizer),
         Err(error) => {
             let reason = output::sentence(&error.into());
             warnings.push(format!("{}: no usable tokenizer: {reason}", args.model.display()));
             None
         }
     };
+    // While there is a tokenizer: it counts for the budget.
+    let pack = model.pack().map(|pack| PackReport::new(&model, pack, args.context)).transpose()?;
+    let verified = match (args.verify, model.pack()) {
+        (false, _) => None,
+        (true, Some(pack)) => Some(verify(&model, pack)?),
+        (true, None) => {
+            let message = "--verify needs a .lspack file; other models carry no checksums";
+            return Err(UsageError(message.into()).into());
+        }
+    };
+    let tokenizer = tokenizer.map(|tokenizer| tokenizer_summary(&model, &tokenizer));
     let report = Report {
         name: &config.name,
         architecture: config.arch,
@@ -90,6 +112,8 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         config,
         tokenizer,
         memory: memory_need(config, model.weights_bytes(), cmd::context(config, args.context)),
+        pack,
+        verified,
         warnings,
         tensors: model.tensors().iter().map(tensor_row).collect(),
     };
@@ -98,7 +122,12 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     } else {
         output::stdout(&text(&report, args.tensors))?;
     }
-    Ok(ExitCode::SUCCESS)
+    match report.verified.as_ref().and_then(|verified| verified.damaged.first()) {
+        None => Ok(ExitCode::SUCCESS),
+        Some(damage) => {
+            anyhow::bail!("{} is damaged: {damage}; pack the model again", args.model.display())
+        }
+    }
 }
 
 /// Totals by type, the largest first.
@@ -158,10 +187,17 @@ fn tensor_row(info: &TensorInfo) -> TensorRow<'_> {
 fn text(report: &Report, with_tensors: bool) -> String {
     let mut out = output::table(&facts(report), &[]);
     out += "\n";
+    if let Some(pack) = &report.pack {
+        out += &output::table(&pack.budget_rows(), &[0, 1, 2, 3]);
+        out += "\n";
+    }
     out += &output::table(&type_rows(report), &[1, 2, 3]);
     if with_tensors {
         out += "\n";
         out += &output::table(&tensor_rows(report), &[3]);
+    }
+    for damage in report.verified.iter().flat_map(|verified| &verified.damaged) {
+        out += &format!("\ndamaged: {damage}\n");
     }
     for warning in &report.warnings {
         out += &format!("\nwarning: {warning}\n");
@@ -197,6 +233,11 @@ fn facts(report: &Report) -> Vec<Vec<String>> {
         let line = format!("{window} tokens in {windowed} of {} layers", config.n_layers);
         facts.insert(11, fact("sliding window", line));
     }
+    match &report.pack {
+        Some(pack) => facts.extend(pack.facts()),
+        None => facts.push(fact("streaming", "once it is packed, see leanstream pack".into())),
+    }
+    facts.extend(report.verified.iter().map(|verified| fact("checksums", verified.line())));
     facts
 }
 

@@ -10,8 +10,8 @@ use ls_model::pack::is_pack;
 
 use super::{check_path, context, kv_bytes_per_token, pack};
 use crate::args::StreamArgs;
-use crate::output;
 use crate::size::Budget;
+use crate::{disk, folder, output};
 
 /// What a run needs beside weights, keys and values, roughly, in bytes.
 const OTHER_BYTES: u64 = 128 << 20;
@@ -27,6 +27,8 @@ pub fn load(
     check_path(path)?;
     let threads = threads.map_or_else(|| system::cores().usable, usize::from);
     let (path, budget) = place(path, asked_context, threads, stream.budget)?;
+    let (backend, depth) = (stream.io.kind(), usize::from(stream.io_depth));
+    let curve = budget.and_then(|_| disk::known_curve(&path, backend, depth));
     let spinner = output::spinner(format!("loading {}", path.display()));
     let options = LoadOptions {
         threads,
@@ -35,8 +37,9 @@ pub fn load(
         stream: StreamOptions {
             cache: stream.cache.kind(),
             prefetch: if stream.no_prefetch { Prefetch::Off } else { Prefetch::On },
-            backend: stream.io.kind(),
-            depth: usize::from(stream.io_depth),
+            backend,
+            depth,
+            curve,
             ..StreamOptions::default()
         },
         ..LoadOptions::default()
@@ -85,7 +88,14 @@ fn place(
         output::note(format_args!("{why}: streaming"));
         return Ok((path.to_owned(), Some(bytes)));
     }
-    let packed = cached_pack(path)?;
+    let resident = resident_bytes(&model);
+    anyhow::ensure!(
+        resident < bytes,
+        "{why}, and {} of its weights cannot be streamed; give it more memory, or use a smaller \
+         model",
+        output::bytes(resident)
+    );
+    let packed = cached_pack(&model)?;
     if ModelFile::open(&packed).is_ok() {
         output::note(format_args!("{why}: streaming from {}", packed.display()));
     } else {
@@ -95,19 +105,48 @@ fn place(
     Ok((packed, Some(bytes)))
 }
 
-/// Where the pack of the model at `path` is kept. Another file of its name has another place.
-fn cached_pack(path: &Path) -> anyhow::Result<PathBuf> {
-    let metadata = std::fs::metadata(path)?;
-    let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let name = format!("{}-{:x}-{modified:x}.lspack", super::model_name(path), metadata.len());
-    let folder = match std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()) {
-        Some(folder) => PathBuf::from(folder),
-        None => std::env::home_dir()
-            .context("there is no home folder to keep a pack in")?
-            .join(".cache"),
+/// Bytes of weights that stay in memory when the model is packed.
+fn resident_bytes(model: &ModelFile) -> u64 {
+    let is_streamed = |name: &str| {
+        let of_mlp = ["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"];
+        let is_row = name == "token_embd.weight" && !model.config().tied_output;
+        is_row || of_mlp.iter().any(|end| name.ends_with(end))
     };
-    let folder = folder.join("leanstream/packs");
+    let resident = model.tensors().iter().filter(|info| !is_streamed(&info.name));
+    resident.map(|info| info.n_bytes as u64).sum()
+}
+
+/// Where the pack of `model` is kept. Another model of its name has another place, and so has the
+/// same one after a change.
+fn cached_pack(model: &ModelFile) -> anyhow::Result<PathBuf> {
+    let folder =
+        folder::cache().context("there is no home folder to keep a pack in")?.join("packs");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    Ok(folder.join(name))
+    let mut hash = Fnv::default();
+    for file in model.files() {
+        let metadata = std::fs::metadata(file)?;
+        let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        hash.add(file.canonicalize()?.as_os_str().as_encoded_bytes());
+        hash.add(&metadata.len().to_le_bytes());
+        hash.add(&modified.as_nanos().to_le_bytes());
+    }
+    Ok(folder.join(format!("{}-{:016x}.lspack", super::model_name(model.path()), hash.0)))
+}
+
+/// FNV-1a, which is the same in every version of the program.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
 }

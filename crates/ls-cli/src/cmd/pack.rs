@@ -16,7 +16,8 @@ use ls_model::pack::{ColumnType, PackError, PackOptions, Summary};
 use serde::Serialize;
 
 use crate::args::{Down, PackArgs};
-use crate::{cmd, interrupt, output};
+use crate::interrupt::{self, Interrupted};
+use crate::{cmd, output};
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -40,12 +41,9 @@ pub fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     interrupt::install()?;
     let start = Instant::now();
     let model = ModelFile::open(&args.model)?;
-    let out = match &args.output {
-        Some(out) => out.clone(),
-        None => PathBuf::from(cmd::model_name(&args.model) + ".lspack"),
-    };
+    let out = out(args);
     let options = PackOptions {
-        chunk_kib: args.chunk_kib,
+        chunk_kib: usize::from(args.chunk_kib),
         layer_down: columns(&model, args.down),
         orders: orders(&model, args.scores.as_deref())?,
         force: args.force,
@@ -53,11 +51,20 @@ pub fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     };
     let threads = args.threads.map_or_else(|| system::cores().usable, usize::from);
     let Some(summary) = pack(&model, &out, &options, threads)? else {
-        output::note("packing was interrupted; nothing was written");
-        return Ok(ExitCode::from(interrupt::EXIT_CODE));
+        return Err(Interrupted("packing was interrupted; nothing was written").into());
     };
     report(args, &model, &out, &options, &summary, start.elapsed().as_secs_f64())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file to write: a folder stands for a file of the model's name in it.
+fn out(args: &PackArgs) -> PathBuf {
+    let name = cmd::model_name(&args.model) + ".lspack";
+    match &args.output {
+        Some(folder) if folder.is_dir() => folder.join(name),
+        Some(file) => file.clone(),
+        None => PathBuf::from(name),
+    }
 }
 
 /// Packs with the defaults; a model that was asked to run within a budget needs it.
@@ -66,8 +73,10 @@ pub fn pack_for_cache(model: &ModelFile, out: &Path, threads: usize) -> anyhow::
     let layer_down = columns(model, Down::Auto);
     // A file that is there and does not open is of no use.
     let options = PackOptions { layer_down, force: true, ..options() };
-    pack(model, out, &options, threads)?.context("packing was interrupted")?;
-    Ok(())
+    match pack(model, out, &options, threads)? {
+        Some(_) => Ok(()),
+        None => Err(Interrupted("packing was interrupted; nothing was written").into()),
+    }
 }
 
 fn options() -> PackOptions {
@@ -96,9 +105,6 @@ fn pack(
     match result {
         Ok(summary) => Ok(Some(summary)),
         Err(PackError::Stopped) => Ok(None),
-        Err(error @ PackError::Exists { .. }) => {
-            Err(anyhow::Error::new(error).context("use --force to replace it"))
-        }
         Err(error) => Err(error.into()),
     }
 }
@@ -188,4 +194,21 @@ fn report(
         output::bytes(report.record_bytes as u64),
         report.neurons_per_chunk,
     ))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn an_interrupted_pack_leaves_nothing_behind() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-book.gguf");
+        let (model, dir) = (ModelFile::open(path).unwrap(), tempfile::tempdir().unwrap());
+        interrupt::flag().store(true, Ordering::SeqCst);
+        let out = dir.path().join("model.lspack");
+        assert!(pack(&model, &out, &options(), 1).unwrap().is_none());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
 }

@@ -9,6 +9,7 @@ use ls_model::tokenizer::EncodeOptions;
 use serde::Serialize;
 
 use crate::args::PerplexityArgs;
+use crate::streaming::{Since, StreamReport};
 use crate::{cmd, interrupt, output};
 
 #[derive(Debug, Serialize)]
@@ -21,11 +22,15 @@ struct Report {
     device: &'static str,
     mode: &'static str,
     keep: f64,
+    cache: Option<&'static str>,
+    #[serde(flatten)]
+    stream: StreamReport,
 }
 
 /// Runs the command.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let text = cmd::read_text(&args.file)?;
+    interrupt::install()?;
     let engine = cmd::load(&args.model, Some(args.context), args.threads, &args.stream)?;
     let tokenizer = engine.tokenizer();
     let encode = EncodeOptions { add_special: true, parse_special: false };
@@ -36,10 +41,9 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
     };
     let mut state = cmd::new_state(&engine, Some(args.context), "use a smaller --context")?;
-    interrupt::install()?;
 
     let bar = output::progress("windows", n_chunks(tokens.len(), &options) as u64);
-    let start = Instant::now();
+    let (start, since) = (Instant::now(), Since::now(&engine));
     let estimate = perplexity(&engine, &mut state, &tokens, &options, &mut |estimate| {
         bar.set_position(estimate.chunks as u64);
         bar.set_message(format!("ppl {:.4}", estimate.ppl));
@@ -55,6 +59,8 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         device: cmd::DEVICE,
         mode: cmd::MODE,
         keep: cmd::KEEP,
+        cache: engine.plan().map(|_| args.stream.cache.name()),
+        stream: since.report(&engine, computed),
     };
     print(&report, args.json)?;
     let is_cut_short = estimate.chunks < n_chunks(tokens.len(), &options);

@@ -94,10 +94,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     if args.verbose {
         report(&generation, params.seed);
-        if engine.plan().is_some() {
-            let tokens = prompt_ids.len() + generation.metrics.decode_steps;
-            cmd::note_stream(&since.report(&engine, tokens));
-        }
+        report_stream(&engine, &since, prompt_ids.len(), &generation);
     }
     let is_cancelled = generation.finish_reason == FinishReason::Cancelled;
     Ok(if is_cancelled { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
@@ -236,6 +233,13 @@ pub fn report(generation: &Generation, seed: u64) {
         rate(metrics.tok_per_s()),
         reason(generation.finish_reason),
     ));
+}
+
+/// Says on standard error what was streamed, if anything could be.
+pub fn report_stream(engine: &Engine, since: &Since, n_prompt: usize, generation: &Generation) {
+    if engine.plan().is_some() {
+        cmd::note_stream(&since.report(engine, n_prompt + generation.metrics.decode_steps));
+    }
 }
 
 /// Why a generation ended, in words.

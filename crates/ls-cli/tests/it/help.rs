@@ -18,6 +18,11 @@ fn help_of_inspect() {
 }
 
 #[test]
+fn help_of_pack() {
+    insta::assert_snapshot!(help(&["pack", "--help"]));
+}
+
+#[test]
 fn help_of_run() {
     insta::assert_snapshot!(help(&["run", "--help"]));
 }
@@ -39,7 +44,7 @@ fn help_of_doctor() {
 
 #[test]
 fn every_command_shows_examples() {
-    for command in ["inspect", "run", "perplexity", "bench", "doctor"] {
+    for command in ["inspect", "pack", "run", "perplexity", "bench", "doctor"] {
         assert!(help(&[command, "--help"]).contains("Examples:"), "{command}");
     }
 }

@@ -6,6 +6,7 @@
 mod errors;
 mod help;
 mod models;
+mod packs;
 mod reports;
 
 use std::path::Path;
@@ -20,6 +21,8 @@ fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leanstream"));
     // The width of help does not depend on where the tests run.
     command.args(args).stdin(Stdio::null()).env("COLUMNS", "100");
+    // Neither does anything depend on what this machine's user keeps.
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-cache"));
     command
 }
 

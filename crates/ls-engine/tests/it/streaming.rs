@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ls_cpu::{Cpu, Isa};
 use ls_engine::{
-    BackendKind, Engine, EngineError, FaultPlan, LoadOptions, PolicyKind, Prefetch, StreamOptions,
-    default_column_type, down_types, pack,
+    BackendKind, Curve, Engine, EngineError, FaultPlan, LoadOptions, PolicyKind, Prefetch,
+    StreamOptions, default_column_type, down_types, pack, plan_for, smallest_budget,
 };
 use ls_model::ModelFile;
 use ls_model::pack::PackOptions;
@@ -68,6 +68,11 @@ fn answer(engine: &Engine) -> Result<Vec<u32>, EngineError> {
     Ok(bits)
 }
 
+/// Gaps of up to some chunks are read through.
+fn curve() -> impl Strategy<Value = Curve> {
+    (0.0..60.0).prop_map(|fixed_us| Curve { fixed_us, us_per_kib: 1.0 })
+}
+
 /// Bytes of all chunks.
 fn chunk_bytes(path: &Path) -> u64 {
     let model = ModelFile::open(path).unwrap();
@@ -108,6 +113,7 @@ proptest! {
         backend in backend(),
         threads in 1usize..4,
         depth in 1usize..20,
+        curve in prop::option::of(curve()),
         fault in prop::option::of(harmless_faults()),
     ) {
         // Made once: packing is the same each time.
@@ -125,6 +131,7 @@ proptest! {
             backend,
             depth,
             cache_limit: Some((share * *bytes as f64) as u64),
+            curve,
             fault,
         };
         let engine = streamed(path, threads, stream).unwrap();
@@ -350,4 +357,28 @@ fn only_packs_have_budgets() {
     let options = LoadOptions { budget: Some(1 << 40), ..LoadOptions::default() };
     let error = Engine::load(&fixtures().join("tiny-book.gguf"), &options).unwrap_err();
     assert!(matches!(error, EngineError::NotAPack { .. }), "{error}");
+}
+
+#[test]
+fn a_plan_can_be_asked_for_without_loading() {
+    let (_dir, path) = tiny_pack();
+    let model = ModelFile::open(&path).unwrap();
+    // A curve whose buffers must not raise the smallest budget.
+    let curve = Some(Curve { fixed_us: 1e6, us_per_kib: 1.0 });
+    let stream = StreamOptions { curve, ..StreamOptions::default() };
+    for context in [0, 100] {
+        let options = LoadOptions { context, stream: stream.clone(), ..LoadOptions::default() };
+        let floor = smallest_budget(&model, &options).unwrap().bytes();
+        let with = |bytes| LoadOptions { budget: Some(bytes), ..options.clone() };
+        // What the process holds changes while other tests run beside this one.
+        let least = plan_for(&model, &with(floor + (64 << 20))).unwrap();
+        assert!(least.planned_bytes() <= floor + (64 << 20));
+        let refused = plan_for(&model, &with(1 << 20)).unwrap_err();
+        assert!(matches!(refused, EngineError::Budget { .. }), "{refused}");
+        let whole = plan_for(&model, &options).unwrap();
+        assert_eq!((whole.streamed_bytes(), whole.cache_bytes), (0, chunk_bytes(&path)));
+    }
+    let unpacked = ModelFile::open(fixtures().join("tiny-book.gguf")).unwrap();
+    let refused = smallest_budget(&unpacked, &LoadOptions::default()).unwrap_err();
+    assert!(matches!(refused, EngineError::NotAPack { .. }), "{refused}");
 }

@@ -21,16 +21,46 @@ pub fn probe_cached(
     cache_file: &Path,
     options: &ProbeOptions,
 ) -> Result<Probe, IoError> {
-    if options.fault.is_some() {
-        return probe(path, options);
-    }
-    let key = key(path, options)?;
-    let mut known = read(cache_file);
-    if let Some(probe) = known.remove(&key) {
+    if let Some(probe) = probe_known(path, cache_file, options)? {
         return Ok(probe);
     }
+    probe_anew(path, cache_file, options)
+}
+
+/// What `cache_file` knows about reads of `path`; measures nothing.
+///
+/// # Errors
+///
+/// If `path` cannot be opened for reads.
+pub fn probe_known(
+    path: &Path,
+    cache_file: &Path,
+    options: &ProbeOptions,
+) -> Result<Option<Probe>, IoError> {
+    // Opening is the longer part of it.
+    if options.fault.is_some() || !cache_file.exists() {
+        return Ok(None);
+    }
+    let key = key(path, options)?;
+    Ok(read(cache_file).remove(&key))
+}
+
+/// Like [`probe_cached`], but measures anew.
+///
+/// # Errors
+///
+/// As [`probe_cached`].
+pub fn probe_anew(
+    path: &Path,
+    cache_file: &Path,
+    options: &ProbeOptions,
+) -> Result<Probe, IoError> {
     let probe = probe(path, options)?;
-    known.insert(key, probe.clone());
+    if options.fault.is_some() {
+        return Ok(probe);
+    }
+    let mut known = read(cache_file);
+    known.insert(key(path, options)?, probe.clone());
     write(cache_file, &known).map_err(|source| IoError::Io {
         action: "write",
         path: cache_file.to_owned(),
@@ -109,8 +139,12 @@ mod tests {
             time: Duration::from_millis(20),
             ..ProbeOptions::default()
         };
+        assert_eq!(probe_known(&file, &cache, &options).unwrap(), None);
         let first = probe_cached(&file, &cache, &options).unwrap();
         assert_eq!(probe_cached(&file, &cache, &options).unwrap(), first);
+        assert_eq!(probe_known(&file, &cache, &options).unwrap(), Some(first));
+        let deeper = ProbeOptions { depth: 3, ..options.clone() };
+        assert_eq!(probe_known(&file, &cache, &deeper).unwrap(), None);
         fs::write(&cache, "{ nonsense").unwrap();
         probe_cached(&file, &cache, &options).unwrap();
         assert_eq!(read(&cache).len(), 1, "written anew");
