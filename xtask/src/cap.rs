@@ -77,7 +77,8 @@ impl End {
             return Self::Killed;
         }
         let last = errors.lines().rev().find(|line| !line.trim().is_empty());
-        Self::Failed(last.map_or_else(|| status.to_string(), str::to_owned))
+        let why = last.map(|line| line.strip_prefix("error: ").unwrap_or(line).to_owned());
+        Self::Failed(why.unwrap_or_else(|| status.to_string()))
     }
 }
 
@@ -202,7 +203,8 @@ mod tests {
 
     #[test]
     fn an_error_is_the_last_line_of_stderr() {
-        let end = run(&shell("echo a >&2; echo b >&2; echo >&2; exit 1"), None, None).unwrap().end;
+        let end =
+            run(&shell("echo a >&2; echo error: b >&2; echo >&2; exit 1"), None, None).unwrap().end;
         assert_eq!(end, End::Failed("b".to_owned()));
     }
 

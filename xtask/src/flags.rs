@@ -44,7 +44,8 @@ pub enum Command {
     /// ~/.cache/leanstream/models.
     Models(ModelsArgs),
 
-    /// Show a model answer: set up what is missing, fetch a small model, run a prompt.
+    /// Show a model answer in less memory than it takes: set up what is missing, fetch a small
+    /// model, pack it, run a prompt.
     ///
     /// Without a network it falls back to the tiny trained model in fixtures.
     Demo(DemoArgs),

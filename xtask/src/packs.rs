@@ -1,4 +1,4 @@
-//! Packs of the models that are measured, kept between runs.
+//! Packs of models, kept between runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -57,7 +57,7 @@ pub fn heading(
 ) -> String {
     format!(
         "{}: pack of {} MB, {} MB of them in chunks, down {}. {} threads, {} turns of {} runs of {} \
-         tokens, prompt and context of {}. Computing alone: {} tok/s.\n",
+         tokens, {}. Computing alone: {} tok/s.\n",
         name_of(model),
         pack.report.file_bytes / 1_000_000,
         pack.report.chunk_bytes / 1_000_000,
@@ -66,7 +66,10 @@ pub fn heading(
         setup.turns,
         args.repetitions(),
         args.generate(),
-        args.ttft,
+        match args.ttft {
+            0 => "no prompt".to_owned(),
+            n => format!("prompt and context of {n}"),
+        },
         compute.shown(),
     )
 }
