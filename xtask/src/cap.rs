@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn after_the_time_limit_there_is_what_was_printed_before() {
-        let timeout = Some(Duration::from_millis(300));
+        let timeout = Some(Duration::from_secs(2));
         let finished = run(&shell("echo a; exec sleep 60"), None, timeout).unwrap();
         assert_eq!((finished.end.clone(), finished.stdout()), (End::TimedOut, "a\n".to_owned()));
     }

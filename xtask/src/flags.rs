@@ -59,7 +59,7 @@ pub enum Command {
 
     /// Run the lock-free parts of the cache under a model checker.
     ///
-    /// It is built in a target folder of its own, since it is built with another configuration.
+    /// It is built with other flags, so in a target folder of its own.
     Loom,
 }
 
