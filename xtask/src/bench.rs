@@ -1,79 +1,89 @@
-//! `cargo xtask bench`: speed on real models, alone or beside llama.cpp.
+//! `cargo xtask bench`: what real models reach, alone or beside llama.cpp.
 //!
-//! Beside the peer, the two engines take turns on the same file with the same threads, so that
+//! Beside the peer, the two engines take turns on the same model with the same threads, so that
 //! whatever else the machine does meets both.
 
-use std::fmt::Write as _;
+mod budget;
+mod caches;
+mod columns;
+mod mean;
+mod peer_run;
+mod run;
+mod speed;
+mod table;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use anyhow::Result;
 
+use crate::cap::{self, Home};
 use crate::flags::BenchArgs;
 use crate::{models, peer, workspace};
 
-/// What either engine reports of one test.
-#[derive(Clone, Debug, Deserialize)]
-struct Row {
-    size_bytes: u64,
-    /// `pp512`, `tg128`.
-    test: String,
-    /// Tokens per second.
-    avg_ts: f64,
-    /// What a plain read of the weights reaches, in GB/s.
-    read_gb_per_s: Option<f64>,
-}
-
-/// Means over all turns of one test on one model.
-#[derive(Clone, Debug)]
-struct Line {
-    model: String,
-    test: String,
-    size_bytes: u64,
-    ours: Mean,
-    peer: Option<Mean>,
-    read_gb_per_s: Option<f64>,
-}
-
-/// A mean with the extremes that it was made from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Mean {
-    mean: f64,
-    min: f64,
-    max: f64,
+/// What every kind of measurement needs.
+#[derive(Debug)]
+struct Setup {
+    models: Vec<PathBuf>,
+    /// The `leanstream` program.
+    program: PathBuf,
+    /// A Python that has the peer, if that is to be measured.
+    python: Option<PathBuf>,
+    threads: u32,
+    turns: u32,
 }
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let models = match args.models.as_slice() {
-        [] => vec![models::fetch("smollm2")?],
-        names => names.iter().map(|name| model_path(name)).collect::<Result<_>>()?,
-    };
-    let python = if args.peer { Some(peer::python()?) } else { None };
-    let ours = workspace::release_binary("ls-cli", "leanstream")?;
-    let threads = match args.threads {
-        Some(threads) => threads,
-        None => u32::try_from(std::thread::available_parallelism()?.get())?,
-    };
+    let setup = Setup::new(args)?;
     if let Some(load) = load_average().filter(|load| *load > 0.5) {
         eprintln!("This machine is busy (load {load:.1}): speeds will be low and uncertain.");
     }
-    let mut lines = Vec::new();
-    for model in &models {
-        let (mut our_rows, mut peer_rows) = (Vec::new(), Vec::new());
-        for turn in 1..=args.turns.max(1) {
-            eprintln!("{}: turn {turn} of {}", name_of(model), args.turns.max(1));
-            our_rows.push(measure_ours(&ours, model, threads, args)?);
-            if let Some(python) = &python {
-                peer_rows.push(measure_peer(python, model, threads, args)?);
+    match (args.columns, args.caches, args.budget.is_empty()) {
+        (true, ..) => columns::run(&setup, args),
+        (_, true, _) => caches::run(&setup, args),
+        (.., false) => budget::run(&setup, args),
+        (.., true) => speed::run(&setup, args),
+    }
+}
+
+impl Setup {
+    fn new(args: &BenchArgs) -> Result<Self> {
+        let models = match args.models.as_slice() {
+            [] => vec![models::fetch("smollm2")?],
+            names => names.iter().map(|name| model_path(name)).collect::<Result<_>>()?,
+        };
+        let threads = match args.threads {
+            Some(threads) => threads,
+            None => u32::try_from(std::thread::available_parallelism()?.get())?,
+        };
+        Ok(Self {
+            models,
+            python: if args.peer { Some(peer::python()?) } else { None },
+            program: workspace::release_binary("ls-cli", "leanstream")?,
+            threads,
+            turns: args.turns.max(1),
+        })
+    }
+
+    /// Where memory can be limited; `None`, said aloud, where it cannot be and no one needs it.
+    fn memory_limits(&self) -> Result<Option<Home>> {
+        let system = Path::new("/");
+        let usable = Home::find(system).and_then(|home| {
+            home.sweep(system);
+            // Whether one may be made is known once one was made.
+            cap::Cgroup::create(&home, 1 << 30).map(|_| home)
+        });
+        match usable {
+            Ok(home) => Ok(Some(home)),
+            Err(error) if self.python.is_some() => {
+                Err(error.context("the peer has no budget of its own: it needs a memory limit"))
+            }
+            Err(error) => {
+                eprintln!("Ours keeps its budget without a memory limit around it: {error:#}");
+                Ok(None)
             }
         }
-        lines.extend(summarise(&name_of(model), &our_rows, &peer_rows)?);
     }
-    println!("{threads} threads, {} turns of {} runs", args.turns.max(1), args.repetitions);
-    print!("{}", table(&lines));
-    Ok(())
 }
 
 /// Programs that wanted to run in the last minute, where the system says so.
@@ -89,135 +99,4 @@ fn model_path(name: &str) -> Result<PathBuf> {
 
 fn name_of(model: &Path) -> String {
     model.file_name().unwrap_or(model.as_os_str()).to_string_lossy().into_owned()
-}
-
-fn measure_ours(ours: &Path, model: &Path, threads: u32, args: &BenchArgs) -> Result<Vec<Row>> {
-    let mut command = Command::new(ours);
-    command.arg("bench").arg(model).args(["-o", "json"]);
-    rows(command.args(common(args, threads)))
-}
-
-fn measure_peer(python: &Path, model: &Path, threads: u32, args: &BenchArgs) -> Result<Vec<Row>> {
-    let mut command = Command::new(python);
-    command.arg("-c").arg(include_str!("peer_bench.py")).arg(model);
-    rows(command.args(common(args, threads))).context("the peer could not be measured")
-}
-
-/// The flags that both engines take.
-fn common(args: &BenchArgs, threads: u32) -> Vec<String> {
-    let flags =
-        [("-p", args.prompt), ("-n", args.generate), ("-r", args.repetitions), ("-t", threads)];
-    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value.to_string()]).collect()
-}
-
-fn rows(command: &mut Command) -> Result<Vec<Row>> {
-    let json = workspace::output(command)?;
-    serde_json::from_str(&json).context("the benchmark printed something unknown")
-}
-
-/// Joins the turns of one model.
-fn summarise(model: &str, ours: &[Vec<Row>], peer: &[Vec<Row>]) -> Result<Vec<Line>> {
-    let Some(first) = ours.first() else { bail!("no turn was measured") };
-    let mut lines = Vec::new();
-    for row in first {
-        let reads: Vec<f64> = ours.iter().flatten().filter_map(|r| r.read_gb_per_s).collect();
-        let ours = Mean::of(ours, &row.test);
-        lines.push(Line {
-            model: model.to_owned(),
-            test: row.test.clone(),
-            size_bytes: row.size_bytes,
-            ours: ours.with_context(|| format!("no speed for {}", row.test))?,
-            peer: Mean::of(peer, &row.test),
-            // The best read is the least disturbed one.
-            read_gb_per_s: reads.into_iter().reduce(f64::max),
-        });
-    }
-    Ok(lines)
-}
-
-impl Mean {
-    /// Over every row of `test`; `None` where there is none.
-    fn of(turns: &[Vec<Row>], test: &str) -> Option<Self> {
-        let speeds: Vec<f64> =
-            turns.iter().flatten().filter(|r| r.test == test).map(|r| r.avg_ts).collect();
-        let min = speeds.iter().copied().reduce(f64::min)?;
-        let max = speeds.iter().copied().reduce(f64::max)?;
-        Some(Self { mean: speeds.iter().sum::<f64>() / speeds.len() as f64, min, max })
-    }
-
-    fn shown(self) -> String {
-        format!("{:.1} ({:.1}–{:.1})", self.mean, self.min, self.max)
-    }
-}
-
-impl Line {
-    /// Tokens per second at which decoding would move the weights as fast as a plain read.
-    fn floor(&self) -> Option<f64> {
-        let read = self.read_gb_per_s.filter(|_| self.test.starts_with("tg"))?;
-        Some(read * 1e9 / self.size_bytes as f64)
-    }
-}
-
-/// A Markdown table.
-fn table(lines: &[Line]) -> String {
-    let mut out = String::from(
-        "| model | test | ours tok/s (min–max) | llama.cpp tok/s (min–max) | ratio | \
-         read GB/s | limit tok/s | reached |\n|---|---|---|---|---|---|---|---|\n",
-    );
-    let number = |value: Option<f64>| value.map_or("–".to_owned(), |v| format!("{v:.1}"));
-    for line in lines {
-        let ratio =
-            line.peer.map_or("–".to_owned(), |p| format!("{:.2}", line.ours.mean / p.mean));
-        let reached = line
-            .floor()
-            .map_or("–".to_owned(), |f| format!("{:.0} %", 100.0 * line.ours.mean / f));
-        let peer = line.peer.map_or("–".to_owned(), Mean::shown);
-        let read = number(line.read_gb_per_s);
-        let limit = number(line.floor());
-        // Writing to a String does not fail.
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {peer} | {ratio} | {read} | {limit} | {reached} |",
-            line.model,
-            line.test,
-            line.ours.shown(),
-        );
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(test: &str, avg_ts: f64, read_gb_per_s: Option<f64>) -> Row {
-        Row { size_bytes: 100_000_000, test: test.to_owned(), avg_ts, read_gb_per_s }
-    }
-
-    #[test]
-    fn turns_are_joined_by_test() {
-        let ours = [
-            vec![row("pp8", 300.0, Some(10.0)), row("tg4", 40.0, Some(10.0))],
-            vec![row("pp8", 500.0, Some(12.0)), row("tg4", 60.0, Some(12.0))],
-        ];
-        let peer = [vec![row("pp8", 800.0, None), row("tg4", 25.0, None)]];
-        let text = table(&summarise("m", &ours, &peer).unwrap());
-        let lines: Vec<&str> = text.lines().skip(2).collect();
-        let pp = "| m | pp8 | 400.0 (300.0–500.0) | 800.0 (800.0–800.0) | 0.50 | 12.0 | – | – |";
-        let tg = "| m | tg4 | 50.0 (40.0–60.0) | 25.0 (25.0–25.0) | 2.00 | 12.0 | 120.0 | 42 % |";
-        assert_eq!(lines, [pp, tg]);
-    }
-
-    #[test]
-    fn without_a_peer_there_is_no_ratio() {
-        let text = table(&summarise("m", &[vec![row("tg4", 40.0, None)]], &[]).unwrap());
-        assert!(text.ends_with("| m | tg4 | 40.0 (40.0–40.0) | – | – | – | – | – |\n"), "{text}");
-    }
-
-    #[test]
-    fn rows_may_have_more_keys_than_are_read() {
-        let json = r#"[{"model":"m","size_bytes":1,"test":"pp8","avg_ts":1.5,"keep":1.0}]"#;
-        let rows: Vec<Row> = serde_json::from_str(json).unwrap();
-        assert_eq!(rows[0].avg_ts, 1.5);
-    }
 }

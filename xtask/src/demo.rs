@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: from a clean clone to a model's answer in one command.
+//! `cargo xtask demo`: from a clean clone to the answer of a model that is larger than the memory it
+//! may use, in one command.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,13 +7,19 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::flags::DemoArgs;
-use crate::{models, workspace};
+use crate::{models, packs, workspace};
 
 /// The real model that the demo shows.
 const MODEL: &str = "smollm2";
 
 /// The tiny model that needs no network, and what it can continue: it knows one book.
 const TINY: &str = "fixtures/tiny-book.gguf";
+
+/// What the program may hold in all: less than the model's 94 MiB.
+const BUDGET: &str = "80MiB";
+
+/// Tokens of prompt and answer. Their keys and values are a part of the budget.
+const CONTEXT: &str = "256";
 
 /// Runs the command.
 pub fn run(args: &DemoArgs) -> Result<()> {
@@ -22,15 +29,17 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     let default = if is_tiny { "When a value goes out of scope," } else { "Why is the sky blue?" };
     let prompt = args.prompt.as_deref().unwrap_or(default);
     let mut command = Command::new(&program);
-    command.arg("run").arg(&model);
+    // The tiny model is smaller than the program: there is nothing to stream.
+    let shown = if is_tiny { model.clone() } else { packs::pack(&program, &model, "auto")?.path };
+    command.arg("run").arg(&shown);
     if !is_tiny {
-        command.arg("--chat");
+        command.args(["--budget", BUDGET, "-c", CONTEXT, "--chat"]);
     }
     command.args(["--prompt", prompt, "--temp", "0", "--repeat-penalty", "1.1", "--verbose"]);
     command.args(["-n", &args.n.to_string()]);
     println!("\n$ {}\n", workspace::shown(&command));
     workspace::run(&mut command)?;
-    next_steps(&program, &model, is_tiny);
+    next_steps(&program, &shown, is_tiny);
     Ok(())
 }
 
@@ -50,14 +59,17 @@ fn choose(offline: bool) -> (PathBuf, bool) {
     }
 }
 
-fn next_steps(program: &Path, model: &Path, is_tiny: bool) {
-    let (program, model) = (program.display(), model.display());
-    println!("\nThat was {model}, computed on this machine's CPU.");
+fn next_steps(program: &Path, shown: &Path, is_tiny: bool) {
+    let (program, shown) = (program.display(), shown.display());
     if is_tiny {
+        println!("\nThat was {shown}, computed on this machine's CPU.");
         println!("It learnt English from one book on Rust, so do not trust a word of it.");
         println!("Next, with a network: cargo xtask models smollm2 && cargo xtask demo");
     } else {
-        println!("Next, a chat: {program} run {model}");
+        println!(
+            "\nThat was a model of 94 MiB in {BUDGET} of memory, program included: what did not fit \
+             was read from the disk again for each token."
+        );
+        println!("Next, a chat: {program} run {shown} --budget {BUDGET} -c {CONTEXT}");
     }
-    println!("Speed:        cargo xtask bench");
 }

@@ -1,6 +1,10 @@
 //! The command line of `cargo xtask`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::size::Size;
 
 /// Builds, checks, shows and measures LeanStream.
 ///
@@ -40,13 +44,23 @@ pub enum Command {
     /// ~/.cache/leanstream/models.
     Models(ModelsArgs),
 
-    /// Show a model answer: set up what is missing, fetch a small model, run a prompt.
+    /// Show a model answer in less memory than it takes: set up what is missing, fetch a small
+    /// model, pack it, run a prompt.
     ///
     /// Without a network it falls back to the tiny trained model in fixtures.
     Demo(DemoArgs),
 
-    /// Measure prompt and decode speed on real models, alone or beside llama.cpp.
+    /// Measure real models, alone or beside llama.cpp: speed in memory, or under a budget.
+    ///
+    /// With --budget the model is packed and streamed. Each run then starts with a cold page cache
+    /// and under a memory limit of the budget and 32 MiB, page cache included, which needs root on
+    /// Linux; without root ours runs without limit, and the peer not at all.
     Bench(BenchArgs),
+
+    /// Run the lock-free parts of the cache under a model checker.
+    ///
+    /// It is built with other flags, so in a target folder of its own.
+    Loom,
 }
 
 /// Arguments of `ci`.
@@ -82,6 +96,8 @@ pub enum Step {
     Clippy,
     /// cargo doc, warnings denied
     Docs,
+    /// The lock-free parts of the cache under a model checker
+    Loom,
     /// Unit, integration and doc tests
     Tests,
 }
@@ -97,6 +113,7 @@ impl Step {
             Self::Models => "models",
             Self::Clippy => "clippy",
             Self::Docs => "docs",
+            Self::Loom => "loom",
             Self::Tests => "tests",
         }
     }
@@ -156,17 +173,47 @@ pub struct BenchArgs {
     #[arg(long)]
     pub peer: bool,
 
-    /// Prompt tokens of the prompt test.
+    /// Measure streaming within so much memory, like 450MiB,700MiB.
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',')]
+    pub budget: Vec<Size>,
+
+    /// Compare cache policies, with and without prefetch, and ways to read, within the budget.
+    #[arg(long, requires = "budget", conflicts_with = "peer")]
+    pub caches: bool,
+
+    /// Compare types of the down matrices in a pack: their size and what they cost in perplexity.
+    #[arg(long, conflicts_with_all = ["peer", "budget"])]
+    pub columns: bool,
+
+    /// With --columns, windows of text that are measured.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub chunks: u32,
+
+    /// With --budget, tokens of the prompt whose time to the first token is measured, which is
+    /// also the context; 0 leaves it out.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub ttft: u32,
+
+    /// With --budget, seconds after which llama.cpp is ended; what it made until then counts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub peer_timeout: u64,
+
+    /// With --budget, also write each run as JSON to this file.
+    #[arg(long, value_name = "FILE", requires = "budget")]
+    pub json: Option<PathBuf>,
+
+    /// Prompt tokens of the prompt test in memory.
     #[arg(short = 'p', long, value_name = "N", default_value_t = 512)]
     pub prompt: u32,
 
-    /// Tokens of the decode test.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
-    pub generate: u32,
+    /// Tokens of the decode test; 128 unless given, with --budget 16.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub generate: Option<u32>,
 
-    /// Repetitions of each test in a turn.
-    #[arg(short, long, value_name = "N", default_value_t = 3)]
-    pub repetitions: u32,
+    /// Repetitions of each test in a turn; 3 unless given, with --budget 2. The peer has one
+    /// under a budget.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repetitions: Option<u32>,
 
     /// Turns that each engine gets; more turns even out what else the machine does.
     #[arg(long, value_name = "N", default_value_t = 2)]
@@ -175,6 +222,18 @@ pub struct BenchArgs {
     /// Compute threads; all cores unless given.
     #[arg(short, long, value_name = "N")]
     pub threads: Option<u32>,
+}
+
+impl BenchArgs {
+    /// Tokens of the decode test.
+    pub fn generate(&self) -> u32 {
+        self.generate.unwrap_or(if self.budget.is_empty() { 128 } else { 16 })
+    }
+
+    /// Repetitions of each test in a turn.
+    pub fn repetitions(&self) -> u32 {
+        self.repetitions.unwrap_or(if self.budget.is_empty() { 3 } else { 2 })
+    }
 }
 
 #[cfg(test)]
@@ -192,6 +251,31 @@ mod tests {
     fn a_step_is_called_by_its_name() {
         for step in Step::value_variants() {
             assert_eq!(Step::from_str(step.name(), false), Ok(*step));
+        }
+    }
+
+    fn bench(line: &str) -> Result<BenchArgs, clap::Error> {
+        let flags = Flags::try_parse_from(["xtask", "bench"].into_iter().chain(line.split(' ')))?;
+        match flags.command {
+            Command::Bench(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn budgets_are_a_list_and_change_what_is_measured() {
+        let args = bench("a b --budget 450MiB,1GB --peer --ttft 256").unwrap();
+        let bytes: Vec<u64> = args.budget.iter().map(|size| size.bytes).collect();
+        assert_eq!((bytes, args.models.len()), (vec![450 << 20, 1_000_000_000], 2));
+        assert_eq!((args.generate(), args.repetitions(), args.ttft), (16, 2, 256));
+        let args = bench("a").unwrap();
+        assert_eq!((args.generate(), args.repetitions()), (128, 3));
+    }
+
+    #[test]
+    fn what_makes_no_sense_together_is_refused() {
+        for line in ["--caches", "--columns --budget 1GB", "--json f", "--budget x", "-n 0"] {
+            assert!(bench(line).is_err(), "{line}");
         }
     }
 }

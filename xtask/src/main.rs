@@ -1,13 +1,17 @@
 //! The build driver: every task of the repository is a command of `cargo xtask`.
 
 mod bench;
+mod cap;
 mod ci;
 mod demo;
 mod fixtures;
 mod flags;
+mod loom;
 mod models;
+mod packs;
 mod peer;
 mod setup;
+mod size;
 mod tidy;
 mod workspace;
 
@@ -24,6 +28,7 @@ fn main() -> ExitCode {
         Command::Models(args) => models::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Loom => loom::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,9 @@
 
 pp N: a prompt of N tokens in one go. tg N: N tokens, one after the other. Tokens are fixed and
 nothing is sampled. Each test runs once unmeasured, then -r times from an empty context.
+
+With --stream, for runs that may crawl and be killed: a short prompt, -n tokens, then a prompt of -p,
+each once, and a line of JSON as soon as there is something to tell.
 """
 
 import argparse
@@ -13,6 +16,8 @@ import sys
 import time
 
 import llama_cpp as peer
+
+SHORT_PROMPT = 8
 
 
 def decode(context, tokens, logits_at):
@@ -43,6 +48,27 @@ def generate(context, tokens):
         peer.llama_synchronize(context)
 
 
+def say(event):
+    print(json.dumps(event), flush=True)
+
+
+def stream(context, memory, vocab, args, n_batch):
+    """A short prompt has run before the first measured token, as ours has run once."""
+    short = [(7919 * i + 13) % vocab for i in range(SHORT_PROMPT)]
+    prompt(context, short, n_batch)
+    say("begin")
+    began = time.perf_counter()
+    for i in range(args.n):
+        decode(context, [((7919 * i + 101) % vocab, SHORT_PROMPT + i)], 0)
+        peer.llama_synchronize(context)
+        say({"token": time.perf_counter() - began})
+    if args.p > 0:
+        peer.llama_memory_clear(memory, False)
+        began = time.perf_counter()
+        prompt(context, [(7919 * i + 13) % vocab for i in range(args.p)], n_batch)
+        say({"prompt": time.perf_counter() - began})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model")
@@ -50,6 +76,7 @@ def main():
     parser.add_argument("-n", type=int, required=True)
     parser.add_argument("-r", type=int, required=True)
     parser.add_argument("-t", type=int, required=True)
+    parser.add_argument("--stream", action="store_true")
     args = parser.parse_args()
 
     # Its log would drown the errors of this script.
@@ -63,7 +90,9 @@ def main():
         sys.exit(f"llama.cpp cannot load {args.model}")
     params = peer.llama_context_default_params()
     params.n_ctx = max(args.p, args.n, 1)
-    params.n_batch = min(2048, max(args.p, 1))
+    if args.stream:
+        params.n_ctx = max(512, args.p, SHORT_PROMPT + args.n)
+    params.n_batch = min(2048, max(args.p, SHORT_PROMPT))
     params.n_threads = params.n_threads_batch = args.t
     context = peer.llama_init_from_model(model, params)
     if not context:
@@ -71,6 +100,9 @@ def main():
     memory = peer.llama_get_memory(context)
     vocab = peer.llama_vocab_n_tokens(peer.llama_model_get_vocab(model))
     size = peer.llama_model_size(model)
+    if args.stream:
+        stream(context, memory, vocab, args, params.n_batch)
+        return
 
     rows = []
     for test, n in (("pp", args.p), ("tg", args.n)):

@@ -35,6 +35,12 @@ pub fn cargo() -> Command {
 pub fn release_binary(package: &str, name: &str) -> Result<PathBuf> {
     let mut build = cargo();
     run(build.args(["build", "--locked", "--release", "--package", package, "--bin", name]))?;
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    Ok(target_dir()?.join("release").join(file))
+}
+
+/// The folder of what cargo builds.
+pub fn target_dir() -> Result<PathBuf> {
     #[derive(serde::Deserialize)]
     struct Metadata {
         target_directory: PathBuf,
@@ -42,8 +48,7 @@ pub fn release_binary(package: &str, name: &str) -> Result<PathBuf> {
     let mut ask = cargo();
     let json = output(ask.args(["metadata", "--format-version", "1", "--no-deps", "--locked"]))?;
     let metadata: Metadata = serde_json::from_str(&json).context("cargo metadata is unknown")?;
-    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    Ok(metadata.target_directory.join("release").join(file))
+    Ok(metadata.target_directory)
 }
 
 /// Runs a program and fails unless it succeeds.
@@ -86,9 +91,18 @@ pub fn sha256(path: &Path) -> Result<String> {
     let read = || -> io::Result<String> {
         let mut hash = Sha256::new();
         io::copy(&mut File::open(path)?, &mut hash)?;
-        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(hexadecimal(&hash.finalize()))
     };
     read().with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The same of bytes.
+pub fn sha256_of(bytes: &[u8]) -> String {
+    hexadecimal(&Sha256::digest(bytes))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -109,5 +123,6 @@ mod tests {
         std::fs::write(&path, b"abc").unwrap();
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256(&path).unwrap(), expected);
+        assert_eq!(sha256_of(b"abc"), expected);
     }
 }
