@@ -282,7 +282,7 @@ fn a_run_can_say_where_its_budget_goes() {
     let output = leanstream(&["run", &path, "-p", PROMPT, "-n", "2", "--budget", "64MiB", "-v"]);
     let said = stderr(&output);
     assert!(said.contains("\nbudget 64.0 MiB: program "), "{said}");
-    assert!(said.contains("0 B of 1.57 MiB of chunks are read for each token"), "{said}");
+    assert!(said.contains("0 B of 1.68 MiB of chunks are read for each token"), "{said}");
     assert!(said.contains("\nstreamed "), "{said}");
 }
 
@@ -319,7 +319,10 @@ fn perplexity_is_the_same_under_a_budget() {
         assert_eq!(free[key], streamed[key], "{key}");
         assert!(!free[key].is_null(), "{key}");
     }
-    assert_eq!((&free["budget_bytes"], &streamed["budget_bytes"]), (&Value::Null, &64e6.into()));
+    assert_eq!(
+        (&free["budget_bytes"], &streamed["budget_bytes"]),
+        (&Value::Null, &64_000_000.into())
+    );
 }
 
 #[test]
@@ -365,6 +368,10 @@ fn a_model_that_is_no_pack_is_packed_once() {
         let args = [&args[..], &["--budget", budget]].concat();
         command(&args).env("XDG_CACHE_HOME", cache.path()).output().unwrap()
     };
+    let args = ["run", MODEL, "-p", PROMPT, "-c", "4000000000", "--budget", "100MB"];
+    let refused = command(&args).env("XDG_CACHE_HOME", cache.path()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("use a smaller --context"), "{}", stderr(&refused));
     let refused = run("400KB");
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("of its weights cannot be streamed"), "{}", stderr(&refused));
