@@ -166,7 +166,9 @@ fn inspect_knows_the_budgets_of_a_pack() {
     assert!(rows.iter().all(|row| row["context"] == 100 && bytes(&row["budget_bytes"]) > sum));
     assert!(rows.is_sorted_by_key(|row| std::cmp::Reverse(bytes(&row["streamed_bytes"]))));
     assert_eq!(rows.last().unwrap()["streamed_bytes"], 0);
-    assert!(json(&["inspect", MODEL, "--json"])["pack"].is_null());
+    let unpacked = json(&["inspect", MODEL, "--json"]);
+    assert!(unpacked["pack"].is_null());
+    assert_eq!(unpacked["parameters"], json(&["inspect", &path, "--json"])["parameters"]);
 }
 
 #[test]
