@@ -134,13 +134,13 @@ pub struct StreamArgs {
     /// streaming only if the model does not fit; none: weights are left to the system's page cache
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub budget: Budget,
-    /// Which chunks stay in memory
+    /// Which of the streamed weights stay in memory, in chunks of some neurons
     #[arg(long, value_name = "POLICY", default_value = "lru")]
     pub cache: CachePolicy,
     /// How the disk is read
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub io: Io,
-    /// Reads in flight at once
+    /// Reads in flight at once; doctor measures 16
     #[arg(long, value_name = "N", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub io_depth: u16,
@@ -221,7 +221,7 @@ A model that is larger than the budget is streamed: the weights of its MLPs are 
 as they are needed, all others stay in memory, and so do as many of the MLPs' as there is room for.
 The text is the same, only slower. That takes a .lspack file: make one with leanstream pack, or let
 run make one in the cache folder. leanstream inspect model.lspack shows the smallest budget, and
---verbose where its bytes go. Run leanstream doctor once: what it measures of the disk is made use of.
+--verbose where its bytes go. Run leanstream doctor once: streaming makes use of what it measures.
 
 Ctrl-C ends the answer; what there is of it and its metrics are still printed, and the exit code is
 130. In a chat it ends the answer only; at the chat's prompt, or pressed twice, it leaves.";
@@ -257,7 +257,7 @@ pub struct RunArgs {
     /// Print one JSON object with text and metrics when done, and nothing before
     #[arg(long)]
     pub json: bool,
-    /// Say on standard error what is loaded and how fast it went
+    /// Say on standard error what is loaded, where a budget goes and how fast it went
     #[arg(short, long)]
     pub verbose: bool,
     /// How tokens are chosen.
@@ -356,7 +356,8 @@ The figures compare with those of llama-perplexity for the same window.
 
 Examples:
   leanstream perplexity model.gguf -f book.txt
-  leanstream perplexity model.gguf -f book.txt -c 512 --chunks 8 --json";
+  leanstream perplexity model.gguf -f book.txt -c 512 --chunks 8 --json
+  leanstream perplexity model.lspack -f book.txt --budget 700MB";
 
 /// Arguments of `perplexity`.
 #[derive(Debug, Args)]
@@ -394,7 +395,8 @@ with as many threads; `floor` says how many times longer a token took.
 Examples:
   leanstream bench model.gguf
   leanstream bench a.gguf b.gguf -p 0 -n 64 -r 3
-  leanstream bench model.gguf -t 4 -o json";
+  leanstream bench model.gguf -t 4 -o json
+  leanstream bench model.lspack --budget 700MB";
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
@@ -439,7 +441,7 @@ pub enum BenchOutput {
 const DOCTOR_EXAMPLES: &str = "\
 The disk is measured once, for about a second, by reads of a file of 64 MiB that is removed again,
 or of the file that is given. The result is kept in the cache folder: when weights are streamed from
-that disk, gaps between them that are cheaper read through than skipped are read through.
+that disk, gaps between them are read through where that is cheaper than one more read.
 
 Examples:
   leanstream doctor

@@ -63,10 +63,10 @@ impl Since {
             bytes_read: Some(read),
             bytes_per_token: Some(read as f64 / tokens),
             stall_miss_ratio: Some(ratio((b.stall_miss_bytes - a.stall_miss_bytes) as f64, wanted)),
-            demand_miss_ratio: Some(ratio(
-                (b.demand_miss_bytes - a.demand_miss_bytes) as f64,
-                wanted,
-            )),
+            // What is scheduled for the next token already is not wanted yet.
+            demand_miss_ratio: Some(
+                ratio((b.demand_miss_bytes - a.demand_miss_bytes) as f64, wanted).min(1.0),
+            ),
             wasted_ratio: Some(ratio(io_read.saturating_sub(useful) as f64, io_read as f64)),
             stall_ms_per_token: Some(
                 (b.stall_ns - a.stall_ns) as f64 / 1e6 / tokens / engine.threads() as f64,

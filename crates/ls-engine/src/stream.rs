@@ -76,6 +76,13 @@ impl Counters {
     }
 }
 
+/// Chunks that may be outstanding when reads may hold `transit` frames: of all, which 0 stands for,
+/// or of some; then none beyond them takes the frame of a retained one. A segment is handed out
+/// when it is complete, so the `longest` must always fit.
+fn max_outstanding(transit: usize, longest: usize) -> usize {
+    if transit == 0 { usize::MAX } else { transit.max(longest) }
+}
+
 /// The segments of a pass, in order.
 #[derive(Debug)]
 struct Order {
@@ -223,8 +230,7 @@ impl Streamer {
             schedule: Mutex::new(schedule),
             pass: Mutex::new(0),
             outstanding: AtomicUsize::new(0),
-            // A segment is handed out when it is complete, so one must always fit.
-            max_outstanding: AtomicUsize::new(transit.max(longest)),
+            max_outstanding: AtomicUsize::new(max_outstanding(transit, longest)),
             counters: Counters::default(),
             layers,
         })
@@ -245,7 +251,7 @@ impl Streamer {
         let longest = self.layers.iter().map(|l| l.segment_chunks as usize).max().unwrap_or(0);
         self.cache.set_transit(u32::try_from(transit).unwrap_or(u32::MAX));
         let transit = usize::try_from(transit).unwrap_or(usize::MAX);
-        self.max_outstanding.store(transit.max(longest), Ordering::Relaxed);
+        self.max_outstanding.store(max_outstanding(transit, longest), Ordering::Relaxed);
         self.cache.set_budget(bytes);
     }
 

@@ -58,7 +58,8 @@ fn measure_model(
     rows: &mut Vec<Row>,
 ) -> anyhow::Result<ControlFlow<()>> {
     let context = u64::from(args.n_prompt.max(args.n_gen).max(1));
-    let engine = cmd::load(path, Some(context), args.threads, &args.stream)?;
+    let smaller = "use a smaller -p or -n";
+    let engine = cmd::load(path, Some(context), args.threads, &args.stream, smaller)?;
     let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
     bar.set_message(cmd::model_name(path));
     // Under a budget the mapped file must not be read: it would come to memory a second time.
@@ -67,7 +68,7 @@ fn measure_model(
         Some(_) => None,
     };
     bar.inc(1);
-    let state = cmd::new_state(&engine, Some(context), "use a smaller -p or -n")?;
+    let state = cmd::new_state(&engine, Some(context), smaller)?;
     let mut bench = Bench { state, engine: &engine, peak: PeakRss::start() };
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {

@@ -107,7 +107,7 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         files: model.files().map(|path| path.display().to_string()).collect(),
         file_bytes: model.size_bytes(),
         weight_bytes: model.weights_bytes(),
-        parameters: model.tensors().iter().map(|info| info.n_elements() as u64).sum(),
+        parameters: parameters(&model),
         types: totals(model.tensors()),
         config,
         tokenizer,
@@ -128,6 +128,15 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
             anyhow::bail!("{} is damaged: {damage}; pack the model again", args.model.display())
         }
     }
+}
+
+/// Elements of all weights, also of those that a pack has no tensors of.
+fn parameters(model: &ModelFile) -> u64 {
+    let whole: u64 = model.tensors().iter().map(|info| info.n_elements() as u64).sum();
+    let Some(pack) = model.pack() else { return whole };
+    let layers = pack.layers().iter().map(|layer| 3 * (layer.d_ff * layer.d_model) as u64);
+    let rows = pack.rows().map(|rows| (rows.n_rows * rows.d_model) as u64);
+    layers.chain(rows).sum::<u64>() + whole
 }
 
 /// Totals by type, the largest first.
@@ -268,7 +277,8 @@ fn memory_line(memory: &MemoryNeed) -> String {
 }
 
 fn type_rows(report: &Report) -> Vec<Vec<String>> {
-    let titles = ["type", "tensors", "parameters", "size"];
+    let kind = if report.pack.is_some() { "type in memory" } else { "type" };
+    let titles = [kind, "tensors", "parameters", "size"];
     let mut rows = vec![titles.map(String::from).to_vec()];
     rows.extend(report.types.iter().map(|total| {
         vec![

@@ -8,7 +8,7 @@ use ls_engine::{Engine, LoadOptions, Prefetch, StreamOptions, system};
 use ls_model::ModelFile;
 use ls_model::pack::is_pack;
 
-use super::{check_path, context, kv_bytes_per_token, pack};
+use super::{check_memory, check_path, context, kv_bytes_per_token, pack};
 use crate::args::StreamArgs;
 use crate::size::Budget;
 use crate::{disk, folder, output};
@@ -17,16 +17,17 @@ use crate::{disk, folder, output};
 const OTHER_BYTES: u64 = 128 << 20;
 
 /// Loads the model at `path`. One that does not fit the budget is streamed, and packed first if
-/// it is no pack.
+/// it is no pack. `remedy` says what to do if the context is too long.
 pub fn load(
     path: &Path,
     asked_context: Option<u64>,
     threads: Option<u16>,
     stream: &StreamArgs,
+    remedy: &str,
 ) -> anyhow::Result<Engine> {
     check_path(path)?;
     let threads = threads.map_or_else(|| system::cores().usable, usize::from);
-    let (path, budget) = place(path, asked_context, threads, stream.budget)?;
+    let (path, budget) = place(path, asked_context, threads, stream.budget, remedy)?;
     let (backend, depth) = (stream.io.kind(), usize::from(stream.io_depth));
     let curve = budget.and_then(|_| disk::known_curve(&path, backend, depth));
     let spinner = output::spinner(format!("loading {}", path.display()));
@@ -59,6 +60,7 @@ fn place(
     asked_context: Option<u64>,
     threads: usize,
     budget: Budget,
+    remedy: &str,
 ) -> anyhow::Result<(PathBuf, Option<u64>)> {
     let bytes = match budget {
         Budget::None => return Ok((path.to_owned(), None)),
@@ -76,6 +78,10 @@ fn place(
     let needed = model.weights_bytes().saturating_add(kv).saturating_add(OTHER_BYTES);
     if needed <= bytes {
         return Ok((path.to_owned(), None));
+    }
+    if asked_context.is_some() {
+        // No packing helps then.
+        check_memory(model.config(), asked_context, Some(bytes), remedy)?;
     }
     let why = format!(
         "{} and its context need {}, more than the {} of {}",

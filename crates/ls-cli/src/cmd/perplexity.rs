@@ -31,7 +31,8 @@ struct Report {
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let text = cmd::read_text(&args.file)?;
     interrupt::install()?;
-    let engine = cmd::load(&args.model, Some(args.context), args.threads, &args.stream)?;
+    let (context, smaller) = (Some(args.context), "use a smaller --context");
+    let engine = cmd::load(&args.model, context, args.threads, &args.stream, smaller)?;
     let tokenizer = engine.tokenizer();
     let encode = EncodeOptions { add_special: true, parse_special: false };
     let tokens = tokenizer.encode(&text, encode)?;
@@ -40,7 +41,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         max_chunks: args.chunks.map(usize::try_from).transpose()?,
         bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
     };
-    let mut state = cmd::new_state(&engine, Some(args.context), "use a smaller --context")?;
+    let mut state = cmd::new_state(&engine, context, smaller)?;
 
     let bar = output::progress("windows", n_chunks(tokens.len(), &options) as u64);
     let (start, since) = (Instant::now(), Since::now(&engine));

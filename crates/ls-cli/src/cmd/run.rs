@@ -23,6 +23,9 @@ use crate::{cmd, interrupt, output};
 /// Tokens of a completion unless the user says otherwise.
 const DEFAULT_MAX_TOKENS: usize = 128;
 
+/// What to do about a context that does not fit.
+const SMALLER: &str = "use a smaller --context";
+
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     text: &'a str,
@@ -54,8 +57,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let mut sampler = Sampler::new(params.clone()).map_err(|e| UsageError(e.to_string()))?;
     interrupt::install()?;
     let start = Instant::now();
-    let engine = cmd::load(&args.model, args.load.context, args.load.threads, &args.stream)?;
-    let mut state = cmd::new_state(&engine, args.load.context, "use a smaller --context")?;
+    let (context, threads) = (args.load.context, args.load.threads);
+    let engine = cmd::load(&args.model, context, threads, &args.stream, SMALLER)?;
+    let mut state = cmd::new_state(&engine, context, SMALLER)?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
     if args.verbose {
         describe(&engine, &state, load_ms);

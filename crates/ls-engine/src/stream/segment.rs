@@ -27,7 +27,9 @@ impl<'a> StreamedSegment<'a> {
         chunks: Range<u32>,
         entries: Vec<Entry>,
     ) -> Result<Self, EngineError> {
-        let mut segment = Self { streamer, number, entries, n_fresh: 0 };
+        // All of them, also those behind a damaged one: they are no longer outstanding either way.
+        let n_fresh = entries.iter().filter(|entry| matches!(entry, Entry::Fresh(_))).count();
+        let mut segment = Self { streamer, number, entries, n_fresh };
         for (entry, chunk) in segment.entries.iter_mut().zip(chunks) {
             let record = match std::mem::replace(entry, Entry::Missing) {
                 Entry::Fresh(record) => record,
@@ -36,7 +38,6 @@ impl<'a> StreamedSegment<'a> {
                     continue;
                 }
             };
-            segment.n_fresh += 1;
             pack::verify_chunk(&record, layer, chunk)?;
             *entry = Entry::Resident(record.publish());
         }

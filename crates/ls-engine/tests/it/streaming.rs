@@ -236,6 +236,27 @@ fn under_any_faults_a_token_is_right_or_an_error() {
 }
 
 #[test]
+fn a_read_that_fails_ends_the_token_and_no_other() {
+    let (_dir, path) = tiny_pack();
+    let layout = ModelFile::open(&path).unwrap().pack().unwrap().layers()[2];
+    let at = layout.chunk_offset(7);
+    for cache_limit in [None, Some(chunk_bytes(&path) / 2), Some(0)] {
+        let fault = Some(FaultPlan { bad: Some(at..at + 1), ..FaultPlan::default() });
+        let stream = StreamOptions { cache_limit, fault, ..StreamOptions::default() };
+        let engine = streamed(&path, 2, stream).unwrap();
+        let mut state = engine.new_state().unwrap();
+        for tokens in [prompt(1), prompt(30)] {
+            match engine.prefill(&mut state, &tokens) {
+                Err(EngineError::ChunkRead { layer, chunk, .. }) => {
+                    assert_eq!((layer, chunk), (2, 7));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_flipped_bit_is_named_with_its_layer_and_chunk() {
     let (_dir, path) = tiny_pack();
     let model = ModelFile::open(&path).unwrap();
@@ -246,7 +267,9 @@ fn a_flipped_bit_is_named_with_its_layer_and_chunk() {
     bytes[at] ^= 4;
     std::fs::write(&path, bytes).unwrap();
     let stream = StreamOptions { cache_limit: Some(0), ..StreamOptions::default() };
-    for engine in [in_memory(&path), streamed(&path, 2, stream).unwrap()] {
+    let whole = StreamOptions::default();
+    let streamed = |stream| streamed(&path, 2, stream).unwrap();
+    for engine in [in_memory(&path), streamed(stream), streamed(whole)] {
         let mut state = engine.new_state().unwrap();
         for tokens in [prompt(30), prompt(1)] {
             match engine.prefill(&mut state, &tokens) {
