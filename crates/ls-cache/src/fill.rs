@@ -23,6 +23,7 @@ pub struct Fill {
     cache: Arc<Inner>,
     key: Key,
     frame: u32,
+    len: usize,
     /// Whether the filling of the frame is still to be ended.
     is_open: bool,
 }
@@ -30,7 +31,15 @@ pub struct Fill {
 impl Fill {
     /// The caller owns the filling of `frame` and gives it up.
     pub(crate) fn new(cache: Arc<Inner>, key: Key, frame: u32) -> Self {
-        Self { cache, key, frame, is_open: true }
+        let len = cache.frames.slab.frame_bytes();
+        Self { cache, key, frame, len, is_open: true }
+    }
+
+    /// The same frame, of which only the first `len` bytes are filled, if it has more: where keys
+    /// differ in size, a frame is as long as the longest.
+    pub fn shortened(mut self, len: usize) -> Self {
+        self.len = self.len.min(len);
+        self
     }
 
     /// Whose bytes are to be written.
@@ -65,7 +74,8 @@ impl Deref for Fill {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the fill owns the frame, and is borrowed for as long as the slice lives.
-        unsafe { self.cache.frames.slab.bytes(self.frame) }
+        let frame = unsafe { self.cache.frames.slab.bytes(self.frame) };
+        &frame[..self.len]
     }
 }
 
@@ -73,7 +83,8 @@ impl DerefMut for Fill {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: the fill owns the frame, and is borrowed exclusively for as long as the slice
         // lives. Who held the frame before let it go before it was reserved.
-        unsafe { self.cache.frames.slab.bytes_mut(self.frame) }
+        let frame = unsafe { self.cache.frames.slab.bytes_mut(self.frame) };
+        &mut frame[..self.len]
     }
 }
 

@@ -25,10 +25,12 @@ const SMALL_BATCH: usize = 32;
 const BUFFER_SHARE: u64 = 32;
 
 /// Buffers of the reads and of what keeps track of them, in bytes.
-const IO_BYTES: u64 = 3 << 20;
+const IO_BYTES: u64 = 3 << 19;
 
-/// What the kernel holds for a process: page tables, files, threads.
-const KERNEL_BYTES: u64 = 4 << 20;
+/// What the kernel holds for a process: files, threads, and page tables for all weights.
+fn kernel_bytes(weights: u64) -> u64 {
+    (3 << 19) + weights / 512
+}
 
 /// What a process that cannot be asked is taken to hold before weights are loaded, in bytes.
 const UNKNOWN_PROCESS: u64 = 48 << 20;
@@ -157,7 +159,7 @@ fn needs(
     let longest = layers.iter().map(|layer| u64::from(layer.segment_chunks)).max().unwrap_or(0);
     let mlp = mlp_size(layers, sizes.batch);
     let needs = Needs {
-        process: process_bytes(),
+        process: process_bytes(model.weights_bytes()),
         resident: Tensors::resident_bytes(model),
         kv: kv_bytes(config, context).ok_or_else(memory)? as u64,
         buffers: buffer_bytes(config, context, mlp).ok_or_else(memory)? as u64,
@@ -172,9 +174,9 @@ fn needs(
 }
 
 /// What the process holds, and what the kernel holds for it.
-fn process_bytes() -> u64 {
+fn process_bytes(weights: u64) -> u64 {
     let held = system::rss_anon().zip(system::rss_file());
-    held.map_or(UNKNOWN_PROCESS, |(anon, file)| anon + file) + KERNEL_BYTES
+    held.map_or(UNKNOWN_PROCESS, |(anon, file)| anon + file) + kernel_bytes(weights)
 }
 
 pub(crate) fn frame_bytes(layers: &[LayerLayout]) -> usize {

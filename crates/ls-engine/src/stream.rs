@@ -327,7 +327,7 @@ impl Streamer {
                             tag: tag(number, schedule.chunk),
                             offset: layout.chunk_offset(index),
                             priority: Priority(number),
-                            buf,
+                            buf: buf.shortened(layout.record_bytes),
                         });
                     }
                     // It came while we looked: pin it in the next round.

@@ -166,6 +166,25 @@ fn every_model_streams_as_it_computes_in_memory() {
 }
 
 #[test]
+fn layers_with_records_of_different_sizes_share_the_cache() {
+    let model = ModelFile::open(fixtures().join("tiny-book.gguf")).unwrap();
+    let (dir, cpu) = (tempfile::tempdir().unwrap(), Cpu::new(1, Isa::detect()).unwrap());
+    let path = dir.path().join("mixed.lspack");
+    use ls_model::pack::ColumnType::{F32, Q4, Q6, Q8};
+    let options = PackOptions { layer_down: vec![F32, Q4, Q8, Q6, F32], ..PackOptions::default() };
+    pack(&cpu, &model, &path, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+    let packed = ModelFile::open(&path).unwrap();
+    let sizes: Vec<_> = packed.pack().unwrap().layers().iter().map(|l| l.record_bytes).collect();
+    assert!(sizes.iter().any(|size| *size != sizes[0]), "{sizes:?}");
+    let expected = answer(&in_memory(&path)).unwrap();
+    for share in [0, 3, 1] {
+        let cache_limit = Some(chunk_bytes(&path) * share / 3);
+        let stream = StreamOptions { cache_limit, ..StreamOptions::default() };
+        assert!(answer(&streamed(&path, 2, stream).unwrap()).unwrap() == expected);
+    }
+}
+
+#[test]
 fn under_any_faults_a_token_is_right_or_an_error() {
     let (_dir, path) = tiny_pack();
     let memory = in_memory(&path);
