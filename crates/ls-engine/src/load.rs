@@ -130,10 +130,10 @@ impl Loaded {
         let tokenizer = tokenizer(model)?;
         // What was read so far came through the page cache; from here on nothing does.
         model.release_pages();
-        let settled = needs::settle(model, pack, budget, options)?;
+        let reader = Reader::open(model.path(), &options.stream.io())?;
+        let backend = reader.stream().backend();
+        let settled = needs::settle(model, pack, budget, options, Some(backend))?;
         let plan = &settled.budgeted.plan;
-        let io = options.stream.io();
-        let reader = Reader::open(model.path(), &io)?;
         let tensors = Tensors::read(model, pack, &reader)?;
         let embedding = match pack.rows() {
             None => None,

@@ -1,6 +1,6 @@
 //! What a pack needs of a budget, before a weight is read.
 
-use ls_io::Curve;
+use ls_io::{BackendKind, Curve};
 use ls_model::ModelFile;
 use ls_model::pack::{LayerLayout, Pack};
 
@@ -27,6 +27,9 @@ const BUFFER_SHARE: u64 = 32;
 /// Buffers of the reads and of what keeps track of them, in bytes.
 const IO_BYTES: u64 = 3 << 19;
 
+/// What a thread holds: its stack, as far as it is used, and its share of the allocator's memory.
+const THREAD_BYTES: u64 = 192 << 10;
+
 /// What the kernel holds for a process: files, threads, and page tables for all weights.
 fn kernel_bytes(weights: u64) -> u64 {
     (3 << 19) + weights / 512
@@ -47,7 +50,7 @@ const MIN_SEGMENTS: u64 = 3;
 /// If the model is no pack, or its sizes cannot be counted.
 pub fn smallest_budget(model: &ModelFile, options: &LoadOptions) -> Result<Floor, EngineError> {
     let pack = pack_of(model)?;
-    Ok(Floor::new(&needs(model, pack, options, Sizes::least(model, options))?.0))
+    Ok(Floor::new(&needs(model, pack, options, Sizes::least(model, options), None)?.0))
 }
 
 /// Where the bytes of `options.budget` would go if the pack `model` was loaded now; of all that
@@ -58,7 +61,7 @@ pub fn smallest_budget(model: &ModelFile, options: &LoadOptions) -> Result<Floor
 /// If the model is no pack, or the budget is below the smallest.
 pub fn plan_for(model: &ModelFile, options: &LoadOptions) -> Result<Plan, EngineError> {
     let budget = options.budget.unwrap_or(u64::MAX);
-    Ok(settle(model, pack_of(model)?, budget, options)?.budgeted.plan)
+    Ok(settle(model, pack_of(model)?, budget, options, None)?.budgeted.plan)
 }
 
 fn pack_of(model: &ModelFile) -> Result<&Pack, EngineError> {
@@ -75,15 +78,17 @@ pub(crate) struct Settled {
     pub curve: Option<Curve>,
 }
 
-/// Divides the budget, and settles what is left to us.
+/// Divides the budget, and settles what is left to us. `backend` is how the disk is read, if that
+/// is known already.
 pub(crate) fn settle(
     model: &ModelFile,
     pack: &Pack,
     budget: u64,
     options: &LoadOptions,
+    backend: Option<&str>,
 ) -> Result<Settled, EngineError> {
     let divide = |sizes: Sizes| {
-        let (needs, mlp) = needs(model, pack, options, sizes)?;
+        let (needs, mlp) = needs(model, pack, options, sizes, backend)?;
         let budgeted = Budgeted { plan: Plan::new(budget, &needs)?, needs };
         let curve = options.stream.curve.filter(|_| sizes.gap_bytes > 0);
         Ok(Settled { budgeted, mlp, context: sizes.context, curve })
@@ -153,6 +158,7 @@ fn needs(
     pack: &Pack,
     options: &LoadOptions,
     sizes: Sizes,
+    backend: Option<&str>,
 ) -> Result<(Needs, MlpSize), EngineError> {
     let (config, layers, context) = (model.config(), pack.layers(), sizes.context);
     let memory = || EngineError::Memory { bytes: None, context };
@@ -163,7 +169,10 @@ fn needs(
         resident: Tensors::resident_bytes(model),
         kv: kv_bytes(config, context).ok_or_else(memory)? as u64,
         buffers: buffer_bytes(config, context, mlp).ok_or_else(memory)? as u64,
-        io: IO_BYTES + sizes.gap_bytes + pack.rows().map_or(0, FlashRows::buffer_bytes),
+        io: IO_BYTES
+            + thread_bytes(options, backend)
+            + sizes.gap_bytes
+            + pack.rows().map_or(0, FlashRows::buffer_bytes),
         embedding: pack.rows().map(|rows| rows.stored_bytes()),
         frame: frame_bytes(layers) as u64,
         n_chunks: layers.iter().map(|layer| u64::from(layer.n_chunks)).sum(),
@@ -171,6 +180,15 @@ fn needs(
         max_cache: options.stream.cache_limit.unwrap_or(u64::MAX),
     };
     Ok((needs, mlp))
+}
+
+/// What threads that wait for reads hold, where the system has no better way.
+fn thread_bytes(options: &LoadOptions, backend: Option<&str>) -> u64 {
+    let is_ring = match (backend, options.stream.backend) {
+        (Some(name), _) => name == "io_uring",
+        (None, kind) => matches!(kind, BackendKind::Auto | BackendKind::Uring),
+    };
+    if is_ring { 0 } else { options.stream.depth as u64 * THREAD_BYTES }
 }
 
 /// What the process holds, and what the kernel holds for it.

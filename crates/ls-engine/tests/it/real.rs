@@ -119,3 +119,47 @@ fn qwen_1_5b_matches_the_reference() {
 fn gemma3_matches_the_reference() {
     check("gemma3", 1);
 }
+
+/// The pack of a real model computes the same bits in memory and under a budget that holds a part
+/// of it.
+#[test]
+fn a_packed_smollm2_streams_the_same_bits() {
+    let reference = json("real/reference.json");
+    let Some(source) = engine("smollm2", &reference) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("smollm2.lspack");
+    let d_model = source.config().d_model;
+    let types = ls_engine::down_types(source.model()).into_iter();
+    let options = ls_model::pack::PackOptions {
+        layer_down: types.map(|down| ls_engine::default_column_type(down, d_model)).collect(),
+        ..Default::default()
+    };
+    let progress = &mut |_| ControlFlow::Continue(());
+    ls_engine::pack(source.cpu(), source.model(), &path, &options, progress).unwrap();
+    let prompt = source.tokenizer().encode("The capital of France is", EncodeOptions::PROMPT);
+    let prompt = prompt.unwrap();
+    let run = |cache: Option<u64>| {
+        let stream = ls_engine::StreamOptions { cache_limit: cache, ..Default::default() };
+        let budget = cache.map(|_| 1 << 40);
+        let options =
+            ls_engine::LoadOptions { context: CONTEXT, budget, stream, ..Default::default() };
+        let engine = Engine::load(&path, &options).unwrap();
+        let mut state = engine.new_state().unwrap();
+        let mut all = engine.prefill(&mut state, &prompt.repeat(4)).unwrap().to_vec();
+        for _ in 0..12 {
+            let next = argmax(&all[all.len() - engine.config().vocab_size..]).unwrap();
+            all.extend_from_slice(engine.decode(&mut state, next).unwrap());
+        }
+        all
+    };
+    let expected = run(None);
+    for cache in [0, 20 << 20, 1 << 30] {
+        assert!(run(Some(cache)) == expected, "{cache} bytes of cache");
+    }
+    // The source's own logits are near: only its down matrices are quantised otherwise.
+    let mut state = source.new_state().unwrap();
+    let near = source.prefill(&mut state, &prompt.repeat(4)).unwrap();
+    let scale = near.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let error = near.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+    assert!(error <= 0.1 * scale, "{error} of {scale}");
+}

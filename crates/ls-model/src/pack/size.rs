@@ -71,7 +71,7 @@ fn is_better(
 ) -> bool {
     let rank = |size: ChunkSize| {
         let waste = (size.record_bytes - size.neurons * neuron_bytes) as u128 * 1000;
-        let is_odd = size.neurons > 4 && size.neurons % 4 != 0 && size.neurons < d_ff;
+        let is_odd = size.neurons > 4 && !size.neurons.is_multiple_of(4) && size.neurons < d_ff;
         let cost = (waste / size.record_bytes as u128) as u64 + if is_odd { ODD } else { 0 };
         (cost / ALIKE, size.record_bytes.abs_diff(target))
     };
@@ -143,7 +143,7 @@ mod tests {
             let rank = |n: usize| {
                 let record = (n * neuron_bytes + SUM_BYTES).next_multiple_of(ALIGN);
                 let waste = 1000 * (record - n * neuron_bytes) / record;
-                let odd = if n > 4 && n % 4 != 0 && n < d_ff { 60 } else { 0 };
+                let odd = if n > 4 && !n.is_multiple_of(4) && n < d_ff { 60 } else { 0 };
                 ((waste + odd) / 5, record.abs_diff(target))
             };
             let fits = |n: &usize| {
