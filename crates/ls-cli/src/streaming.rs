@@ -68,9 +68,7 @@ impl Since {
                 ratio((b.demand_miss_bytes - a.demand_miss_bytes) as f64, wanted).min(1.0),
             ),
             wasted_ratio: Some(ratio(io_read.saturating_sub(useful) as f64, io_read as f64)),
-            stall_ms_per_token: Some(
-                (b.stall_ns - a.stall_ns) as f64 / 1e6 / tokens / engine.threads() as f64,
-            ),
+            stall_ms_per_token: Some((b.stall_ns - a.stall_ns) as f64 / 1e6 / tokens),
             disk_mb_per_s: Some(ratio(io_read as f64 / 1e6, busy)),
             read_kib: Some(ratio(io_read as f64 / 1024.0, reads as f64)),
             io_depth: Some(ratio(after.io.depth_seconds - before.io.depth_seconds, busy)),

@@ -101,10 +101,10 @@ impl Plan {
             resident_bytes: needs.resident,
             kv_bytes: needs.kv,
             buffer_bytes: needs.buffers,
-            io_bytes: needs.io + needs.books() + more * FRAME_BOOKS,
+            io_bytes: needs.io.saturating_add(needs.books()).saturating_add(more * FRAME_BOOKS),
             embedding_bytes: embedding,
             cache_bytes: frames * needs.frame,
-            chunk_bytes: needs.n_chunks * needs.frame,
+            chunk_bytes: needs.n_chunks.saturating_mul(needs.frame),
             frame_bytes: needs.frame,
             transit_frames,
         })
@@ -117,12 +117,16 @@ impl Plan {
 
     /// All but the cache.
     pub(crate) fn fixed_bytes(&self) -> u64 {
-        self.process_bytes
-            + self.resident_bytes
-            + self.kv_bytes
-            + self.buffer_bytes
-            + self.io_bytes
-            + self.embedding_bytes
+        let parts = [
+            self.process_bytes,
+            self.resident_bytes,
+            self.kv_bytes,
+            self.buffer_bytes,
+            self.io_bytes,
+            self.embedding_bytes,
+        ];
+        // The budget bounds their sum.
+        parts.iter().sum()
     }
 
     /// Bytes of chunks that the cache does not retain: what exact mode reads for each token.
@@ -155,19 +159,23 @@ impl Floor {
             resident_bytes: needs.resident,
             kv_bytes: needs.kv,
             buffer_bytes: needs.buffers,
-            streaming_bytes: needs.io
-                + needs.books()
-                + needs.min_frames.min(needs.n_chunks) * needs.frame,
+            streaming_bytes: needs
+                .io
+                .saturating_add(needs.books())
+                .saturating_add(needs.min_frames.min(needs.n_chunks).saturating_mul(needs.frame)),
         }
     }
 
     /// The smallest budget.
     pub fn bytes(&self) -> u64 {
-        self.process_bytes
-            + self.resident_bytes
-            + self.kv_bytes
-            + self.buffer_bytes
-            + self.streaming_bytes
+        let parts = [
+            self.process_bytes,
+            self.resident_bytes,
+            self.kv_bytes,
+            self.buffer_bytes,
+            self.streaming_bytes,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -191,7 +199,8 @@ impl fmt::Display for Floor {
 impl Needs {
     /// The cache's books but for frames beyond the first few.
     fn books(&self) -> u64 {
-        self.n_chunks * KEY_BOOKS + self.min_frames.min(self.n_chunks) * FRAME_BOOKS
+        let frames = self.min_frames.min(self.n_chunks);
+        self.n_chunks.saturating_mul(KEY_BOOKS).saturating_add(frames.saturating_mul(FRAME_BOOKS))
     }
 }
 

@@ -89,15 +89,23 @@ impl<'a> ChunkPass<'a> {
         }
     }
 
-    /// The chunks of a segment; waits for them.
-    pub fn segment(&self, layer: usize, segment: u32) -> Result<Segment<'a>, EngineError> {
+    /// The chunks of a segment; waits for them. `None` when another thread's segment failed: then
+    /// the pass is over. So many threads take segments at once.
+    pub fn segment(
+        &self,
+        layer: usize,
+        segment: u32,
+        threads: usize,
+    ) -> Result<Option<Segment<'a>>, EngineError> {
         match self {
             Self::Mapped(layers) => {
                 let layer_chunks = &layers[layer];
                 let records = layer_chunks.segment(layer as u32, segment)?;
-                Ok(Segment::Mapped(records, layer_chunks.layout.record_bytes))
+                Ok(Some(Segment::Mapped(records, layer_chunks.layout.record_bytes)))
             }
-            Self::Streamed(pass) => pass.segment(layer, segment).map(Segment::Streamed),
+            Self::Streamed(pass) => {
+                Ok(pass.segment(layer, segment, threads)?.map(Segment::Streamed))
+            }
         }
     }
 

@@ -187,8 +187,10 @@ impl Forward<'_> {
                 return;
             }
             out.fill(0.0);
-            match pass.segment(i, s as u32) {
-                Ok(segment) => {
+            match pass.segment(i, s as u32, cpu.pool().threads()) {
+                // The thread whose segment failed says why.
+                Ok(None) => {}
+                Ok(Some(segment)) => {
                     for chunk in mlp.chunks(s as u32, segment.records()) {
                         cpu.chunk(&mlp.shape, chunk, gate, x, n, out);
                     }
@@ -226,7 +228,9 @@ impl Forward<'_> {
     ) -> Result<(), EngineError> {
         out.fill(0.0);
         for s in 0..mlp.layout.n_segments() {
-            let segment = pass.segment(i, s)?;
+            let Some(segment) = pass.segment(i, s, 1)? else {
+                unreachable!("one thread waits, so no other's segment can have failed");
+            };
             let chunks: Vec<_> = mlp.chunks(s, segment.records()).collect();
             self.cpu.chunks_batch(&mlp.shape, &chunks, gate, x, n, neurons, out);
         }

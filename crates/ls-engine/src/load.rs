@@ -30,6 +30,9 @@ pub struct StreamOptions {
     pub depth: usize,
     /// Most bytes that the cache may have, whatever the budget leaves for it.
     pub cache_limit: Option<u64>,
+    /// Most tokens of a prompt that go through the layers together, from 32 on; the budget may allow
+    /// fewer. It changes how often a prompt reads what is not in memory, and no bit of its logits.
+    pub prompt_batch: Option<usize>,
     /// The disk's cost of a read: gaps between chunks that cost less than another read are read
     /// through. Without it, only neighbours are read together.
     pub curve: Option<Curve>,
@@ -46,6 +49,7 @@ impl Default for StreamOptions {
             backend: io.backend,
             depth: io.depth,
             cache_limit: None,
+            prompt_batch: None,
             curve: None,
             fault: None,
         }
@@ -79,6 +83,16 @@ pub(crate) struct Loaded {
 pub(crate) struct Budgeted {
     pub plan: Plan,
     pub needs: Needs,
+}
+
+impl Budgeted {
+    /// From here on the needs are those of what was loaded: an embedding in memory stays there, and
+    /// the cache does not grow.
+    fn freeze(&mut self) {
+        self.needs.resident = self.needs.resident.saturating_add(self.plan.embedding_bytes);
+        self.needs.embedding = None;
+        self.needs.max_cache = self.plan.cache_bytes;
+    }
 }
 
 impl Loaded {
@@ -147,7 +161,8 @@ impl Loaded {
         let weights = Weights::load(&tensors, model.config(), pack.layers(), embedding)?;
         let streamer = streamer(model, pack, plan, options, settled.curve)?;
         let chunks = Some(ChunkSource::Streamed(Box::new(streamer)));
-        let needs::Settled { budgeted, mlp, context, .. } = settled;
+        let needs::Settled { mut budgeted, mlp, context, .. } = settled;
+        budgeted.freeze();
         Ok(Self { weights, tokenizer, chunks, mlp, plan: Some(budgeted), context })
     }
 }

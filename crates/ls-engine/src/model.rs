@@ -156,18 +156,22 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If `tokens` is empty, one of them is unknown or they do not fit; the state is as before.
+    /// If `tokens` is empty, one of them is unknown or they do not fit, or weights could not be read;
+    /// the state is as before.
     pub fn prefill<'s>(
         &self,
         state: &'s mut State,
         tokens: &[u32],
     ) -> Result<&'s [f32], EngineError> {
         self.check(state, tokens)?;
-        let forward = self.forward();
+        let (forward, before) = (self.forward(), state.len);
         let mut last = 0;
-        for batch in tokens.chunks(self.mlp.batch().min(state.capacity)) {
-            forward.tokens(state, batch)?;
+        for batch in batches(tokens.len(), self.mlp.batch().min(state.capacity)) {
             last = batch.len();
+            if let Err(error) = forward.tokens(state, &tokens[batch]) {
+                state.truncate(before);
+                return Err(error);
+            }
         }
         forward.logits(&mut state.buffers, last - 1..last, &mut state.logits);
         Ok(&state.logits)
@@ -188,10 +192,13 @@ impl Engine {
         self.check(state, tokens)?;
         let (forward, vocab_size) = (self.forward(), self.config().vocab_size);
         let mut logits = vec![0.0; LOGIT_ROWS.min(tokens.len()) * vocab_size];
-        let batch_len = self.mlp.batch().min(state.capacity);
-        for (b, batch) in tokens.chunks(batch_len).enumerate() {
-            forward.tokens(state, batch)?;
-            let first = b * batch_len;
+        let before = state.len;
+        for batch in batches(tokens.len(), self.mlp.batch().min(state.capacity)) {
+            let first = batch.start;
+            if let Err(error) = forward.tokens(state, &tokens[batch.clone()]) {
+                state.truncate(before);
+                return Err(error);
+            }
             let mut at = from.saturating_sub(first);
             while at < batch.len() {
                 let end = (at + LOGIT_ROWS).min(batch.len());
@@ -206,11 +213,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Appends one token and returns the logits after it, `[vocab_size]`. Allocates nothing.
+    /// Appends one token and returns the logits after it, `[vocab_size]`. Allocates nothing, unless
+    /// weights are streamed.
     ///
     /// # Errors
     ///
-    /// If the token is unknown or does not fit; the state is as before.
+    /// If the token is unknown or does not fit, or weights could not be read; the state is as before.
     pub fn decode<'s>(&self, state: &'s mut State, token: u32) -> Result<&'s [f32], EngineError> {
         self.prefill(state, &[token])
     }
@@ -238,5 +246,46 @@ impl Engine {
         }
         // The weights are read from the mapped file: were it cut, the process would be killed.
         Ok(self.model.check_whole()?)
+    }
+}
+
+/// Cuts `n` tokens into batches of `batch`, none of which is shorter than [`ls_cpu::BATCH`] if the
+/// tokens are not.
+///
+/// Shorter batches are computed another way, which rounds otherwise. So the bits of a prompt's
+/// logits do not depend on how large batches are, which a budget decides. Batches begin at multiples
+/// of four, as attention's groups of queries do.
+fn batches(n: usize, batch: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let rest = n % batch;
+    let needs_more = n > batch && rest > 0 && rest < ls_cpu::BATCH;
+    let last = if needs_more { n - rest - ls_cpu::BATCH } else { n };
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let limit = if start < last { last } else { n };
+        let end = (start + batch).min(limit);
+        let range = start..end;
+        start = end;
+        (!range.is_empty()).then_some(range)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_batch_is_short_unless_the_prompt_is() {
+        for batch in [32, 64, 256, 512] {
+            for n in 1..2000 {
+                let all: Vec<_> = batches(n, batch).collect();
+                assert_eq!(all.first().unwrap().start, 0);
+                assert_eq!(all.last().unwrap().end, n);
+                assert!(all.windows(2).all(|w| w[0].end == w[1].start));
+                assert!(all.iter().all(|b| b.len() <= batch && b.start.is_multiple_of(4)));
+                let shortest = all.iter().map(ExactSizeIterator::len).min().unwrap();
+                assert!(shortest >= ls_cpu::BATCH.min(n), "{n} by {batch}: {all:?}");
+            }
+        }
+        assert_eq!(batches(9, 9).count(), 1);
     }
 }

@@ -8,6 +8,7 @@ use crate::budget::{Floor, Needs, Plan};
 use crate::embedding::FlashRows;
 use crate::load::Budgeted;
 use crate::state::{CHUNK_BATCH, MlpSize, buffer_bytes, kv_bytes};
+use crate::stream::WINDOW;
 use crate::tensors::Tensors;
 use crate::{EngineError, LoadOptions, system};
 
@@ -26,6 +27,9 @@ const BUFFER_SHARE: u64 = 32;
 
 /// Buffers of the reads and of what keeps track of them, in bytes.
 const IO_BYTES: u64 = 3 << 19;
+
+/// What the schedule keeps of a chunk.
+const ENTRY_BYTES: u64 = 40;
 
 /// What a thread holds: its stack, as far as it is used, and its share of the allocator's memory.
 const THREAD_BYTES: u64 = 192 << 10;
@@ -125,7 +129,11 @@ impl Sizes {
         }
         let memory = EngineError::Memory { bytes: None, context };
         let buffers = |batch| buffer_bytes(config, context, mlp_size(pack.layers(), batch));
+        let most = options.stream.prompt_batch.unwrap_or(CHUNK_BATCH);
         let mut batch = CHUNK_BATCH;
+        while batch > most.max(SMALL_BATCH) {
+            batch /= 2;
+        }
         while batch > SMALL_BATCH {
             match buffers(batch) {
                 None => return Err(memory),
@@ -168,9 +176,11 @@ fn needs(
         process: process_bytes(model.weights_bytes()),
         resident: Tensors::resident_bytes(model),
         kv: kv_bytes(config, context).ok_or_else(memory)? as u64,
-        buffers: buffer_bytes(config, context, mlp).ok_or_else(memory)? as u64,
+        buffers: (buffer_bytes(config, context, mlp).ok_or_else(memory)? as u64)
+            .saturating_add(scratch_bytes(model, layers, options.threads, sizes)),
         io: IO_BYTES
-            + thread_bytes(options, backend)
+            + reading_threads(options, backend, pack.rows().is_some())
+            + schedule_bytes(layers)
             + sizes.gap_bytes
             + pack.rows().map_or(0, FlashRows::buffer_bytes),
         embedding: pack.rows().map(|rows| rows.stored_bytes()),
@@ -182,13 +192,42 @@ fn needs(
     Ok((needs, mlp))
 }
 
-/// What threads that wait for reads hold, where the system has no better way.
-fn thread_bytes(options: &LoadOptions, backend: Option<&str>) -> u64 {
+/// What threads that wait for reads hold, where the system has no better way. Rows of an embedding
+/// have readers of their own.
+fn reading_threads(options: &LoadOptions, backend: Option<&str>, has_rows: bool) -> u64 {
     let is_ring = match (backend, options.stream.backend) {
         (Some(name), _) => name == "io_uring",
         (None, kind) => matches!(kind, BackendKind::Auto | BackendKind::Uring),
     };
-    if is_ring { 0 } else { options.stream.depth as u64 * THREAD_BYTES }
+    let streams = if has_rows { 2 } else { 1 };
+    if is_ring { 0 } else { streams * options.stream.depth as u64 * THREAD_BYTES }
+}
+
+/// What the schedule keeps of the segments that it is ahead.
+fn schedule_bytes(layers: &[LayerLayout]) -> u64 {
+    let longest = layers.iter().map(|layer| u64::from(layer.segment_chunks)).max().unwrap_or(0);
+    WINDOW as u64 * longest * ENTRY_BYTES
+}
+
+/// What compute threads keep for themselves: tiles of weights, their products, attention's scores.
+fn scratch_bytes(model: &ModelFile, layers: &[LayerLayout], threads: usize, sizes: Sizes) -> u64 {
+    let config = model.config();
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    let MlpSize::Chunks { neurons, .. } = mlp_size(layers, sizes.batch) else { return 0 };
+    let width = config.d_model.max(config.n_heads.saturating_mul(config.head_dim));
+    // Sixteen rows unpacked and as they are; two tiles of floats; two products of sixteen outputs
+    // and a group of neurons for each token; four queries' scores.
+    let each = [
+        width.saturating_mul(16 * 4),
+        neurons.saturating_mul(2 * 16 * 4),
+        sizes.batch.saturating_mul(2 * 16 * 4 + 32 * 4),
+        sizes.context.saturating_mul(4 * 4),
+    ];
+    let each = each.into_iter().fold(0usize, usize::saturating_add);
+    (each as u64).saturating_mul(threads as u64)
 }
 
 /// What the process holds, and what the kernel holds for it.

@@ -39,7 +39,7 @@ pub fn down_types(model: &ModelFile) -> Vec<TensorType> {
 }
 
 /// Packs `model` into the file at `out`. Each layer's down matrix becomes columns of the type that
-/// `options` give it, or of its [`default_column_type`] when they give none for the layers.
+/// `options` give it in `layer_down`, or of its [`default_column_type`] when that is empty.
 ///
 /// # Errors
 ///
@@ -51,11 +51,19 @@ pub fn pack(
     options: &PackOptions,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Summary, PackError<Infallible>> {
+    let mut options = options.clone();
+    if options.layer_down.is_empty() {
+        let d_model = model.config().d_model;
+        let types = down_types(model).into_iter();
+        options.layer_down = types.map(|down| default_column_type(down, d_model)).collect();
+    }
+    let types = options.layer_down.clone();
     let mut columns = |layer: usize| {
-        let down = options.layer_down.get(layer).copied().unwrap_or(options.down);
+        // A layer without a type is refused by the writer.
+        let down = types.get(layer).copied().unwrap_or(options.down);
         Ok(Columns::new(transpose(cpu, model, layer, down)))
     };
-    write(model, out, options, &mut columns, progress)
+    write(model, out, &options, &mut columns, progress)
 }
 
 /// The down matrix of `layer` by column.

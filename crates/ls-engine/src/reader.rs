@@ -16,7 +16,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: Stream<AlignedBuf>,
-    completions: Mutex<Receiver<Completion<AlignedBuf>>>,
+    channel: Mutex<Channel>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    completions: Receiver<Completion<AlignedBuf>>,
+    /// Each read has a tag of its own.
+    next_tag: u64,
 }
 
 impl Reader {
@@ -24,7 +31,7 @@ impl Reader {
         let (sender, completions) = channel();
         // Whoever reads may have given up: then nobody wants it.
         let stream = Stream::open(path, options, move |completion| drop(sender.send(completion)))?;
-        Ok(Self { stream, completions: Mutex::new(completions) })
+        Ok(Self { stream, channel: Mutex::new(Channel { completions, next_tag: 0 }) })
     }
 
     /// The stream itself.
@@ -55,34 +62,56 @@ impl Reader {
         buffers: impl IntoIterator<Item = (u64, AlignedBuf)>,
         each: &mut dyn FnMut(usize, AlignedBuf) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let completions = self.completions.lock();
+        let mut channel = self.channel.lock();
+        let first = channel.next_tag;
         let mut waiting = 0;
         self.stream.submit(buffers.into_iter().map(|(offset, buf)| {
-            let tag = waiting as u64;
+            let tag = first + waiting;
             waiting += 1;
             Request { tag, offset, priority: Priority(tag), buf }
         }));
+        channel.next_tag += waiting;
         let mut result = Ok(());
         while waiting > 0 {
-            let Ok(completion) = completions.recv_timeout(DEADLINE) else {
+            let Some(Completion { tag, buf, result: read }) = self.next(&channel.completions)
+            else {
                 self.stream.cancel_all();
-                return Err(EngineError::SlowDisk {
-                    path: self.stream.path().to_owned(),
-                    seconds: DEADLINE.as_secs(),
-                });
+                let (path, seconds) = (self.stream.path().to_owned(), DEADLINE.as_secs());
+                return result.and(Err(EngineError::SlowDisk { path, seconds }));
             };
+            // What an earlier call gave up waiting for comes late and means nothing.
+            let Some(i) = tag.checked_sub(first) else { continue };
             waiting -= 1;
-            let Completion { tag, buf, result: read } = completion;
             let done = read.map_err(EngineError::Read).and_then(|()| match &result {
-                Ok(()) => each(tag as usize, buf),
+                Ok(()) => each(i as usize, buf),
                 Err(_) => Ok(()),
             });
             if done.is_err() && result.is_ok() {
                 // The rest is taken back, or waited for.
-                waiting -= self.stream.cancel_all().len();
+                let taken_back = self.stream.cancel_all().len() as u64;
+                waiting = waiting.saturating_sub(taken_back);
                 result = done;
             }
         }
         result
+    }
+
+    /// The next completion; `None` when nothing was read for too long. One read may take as long as
+    /// it needs while bytes come in.
+    fn next(
+        &self,
+        completions: &Receiver<Completion<AlignedBuf>>,
+    ) -> Option<Completion<AlignedBuf>> {
+        let mut seen = self.stream.stats().read_bytes;
+        loop {
+            if let Ok(completion) = completions.recv_timeout(DEADLINE) {
+                return Some(completion);
+            }
+            let now = self.stream.stats().read_bytes;
+            if now == seen {
+                return None;
+            }
+            seen = now;
+        }
     }
 }

@@ -14,7 +14,7 @@ mod segment;
 mod slot;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ls_cache::{Cache, Fill, Key, ReserveError, Used};
@@ -27,10 +27,13 @@ pub(crate) use segment::StreamedSegment;
 use slot::{Entry, Slot, Wait};
 
 /// Segments that the schedule may be ahead of the computation.
-const WINDOW: usize = 192;
+pub(crate) const WINDOW: usize = 192;
 
-/// How long one read may take before the token is given up.
+/// How long a segment is waited for before the token is given up.
 const READ_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a pass that failed waits for its reads. One that hangs keeps its frame.
+const RESET_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A waiting thread looks this often whether frames have become free.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -46,7 +49,7 @@ pub(crate) struct ReadFailure {
     pub cause: Arc<ls_io::ReadError>,
 }
 
-/// What streaming did so far. Times are summed over threads.
+/// What streaming did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounts {
     /// Passes through all layers.
@@ -57,7 +60,7 @@ pub struct StreamCounts {
     pub demand_miss_bytes: u64,
     /// Bytes of them that were not in memory when the computation came to them.
     pub stall_miss_bytes: u64,
-    /// Nanoseconds that compute threads waited for chunks.
+    /// Nanoseconds that computing waited for chunks, on average over the threads that did.
     pub stall_ns: u64,
 }
 
@@ -189,6 +192,8 @@ pub(crate) struct Streamer {
     outstanding: AtomicUsize,
     /// Most chunks that may be outstanding: more would take the frames of retained ones.
     max_outstanding: AtomicUsize,
+    /// Whether a segment of the pass under way failed.
+    has_failed: AtomicBool,
     counters: Counters,
 }
 
@@ -207,7 +212,7 @@ impl Streamer {
         let order = Order::new(&layers);
         let longest = layers.iter().map(|layout| layout.segment_chunks as usize).max().unwrap_or(0);
         let n_slots = usize::try_from(order.len()).unwrap_or(usize::MAX).min(WINDOW);
-        let slots = (0..n_slots).map(|_| Slot::new(longest)).collect();
+        let slots = (0..n_slots).map(|_| Slot::new()).collect();
         let arrivals = Arc::new(Arrivals { slots });
         let reads = {
             let arrivals = arrivals.clone();
@@ -231,6 +236,7 @@ impl Streamer {
             pass: Mutex::new(0),
             outstanding: AtomicUsize::new(0),
             max_outstanding: AtomicUsize::new(max_outstanding(transit, longest)),
+            has_failed: AtomicBool::new(false),
             counters: Counters::default(),
             layers,
         })
@@ -253,6 +259,11 @@ impl Streamer {
         let transit = usize::try_from(transit).unwrap_or(usize::MAX);
         self.max_outstanding.store(max_outstanding(transit, longest), Ordering::Relaxed);
         self.cache.set_budget(bytes);
+        // Between passes, what was scheduled ahead would hold its frames until the next one.
+        if let Some(mut number) = self.pass.try_lock() {
+            *number += 1;
+            self.reset(*number);
+        }
     }
 
     /// What was done so far.
@@ -348,8 +359,25 @@ impl Streamer {
         schedule.chunk == chunks.len()
     }
 
-    /// A segment of the pass, when all of its chunks are there. `number` counts over all passes.
-    fn segment(&self, number: u64) -> Result<StreamedSegment<'_>, EngineError> {
+    /// A segment of the pass, when all of its chunks are there; `None` when another thread's segment
+    /// failed meanwhile. `number` counts over all passes; so many threads take segments at once.
+    fn segment(
+        &self,
+        number: u64,
+        threads: usize,
+    ) -> Result<Option<StreamedSegment<'_>>, EngineError> {
+        let segment = self.wait_for(number, threads);
+        if segment.is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        segment
+    }
+
+    fn wait_for(
+        &self,
+        number: u64,
+        threads: usize,
+    ) -> Result<Option<StreamedSegment<'_>>, EngineError> {
         let (layer, segment) = self.order.at(number);
         let layout = &self.layers[layer as usize];
         let slot = self.arrivals.slot(number);
@@ -363,7 +391,12 @@ impl Streamer {
                 Wait::Complete(entries) => break entries,
                 Wait::Failed(failure) => return Err(EngineError::from(failure)),
                 Wait::Unfinished { missing, first } => {
+                    // Nothing more may come: the failed segment holds what frames there are.
+                    if self.has_failed.load(Ordering::Relaxed) {
+                        return Ok(None);
+                    }
                     if first_missing.is_none() {
+                        let missing = missing.unwrap_or(layout.segment(segment).len());
                         let bytes = missing as u64 * layout.record_bytes as u64;
                         Counters::add(&self.counters.stall_miss_bytes, bytes);
                     }
@@ -378,12 +411,12 @@ impl Streamer {
             }
         };
         if first_missing.is_some() {
-            let ns = start.elapsed().as_nanos() as u64;
+            let ns = start.elapsed().as_nanos() as u64 / threads.max(1) as u64;
             Counters::add(&self.counters.stall_ns, ns);
         }
         let bytes = entries.len() as u64 * layout.record_bytes as u64;
         Counters::add(&self.counters.wanted_bytes, bytes);
-        StreamedSegment::new(self, number, layer, layout.segment(segment), entries)
+        StreamedSegment::new(self, number, layer, layout.segment(segment), entries).map(Some)
     }
 
     /// Takes back everything that is scheduled, and begins anew at the pass `number`.
@@ -392,11 +425,12 @@ impl Streamer {
         schedule.limit = 0;
         drop(self.reads.cancel_all());
         // A read that hangs keeps its frame; its slot is free all the same.
-        self.reads.wait_idle(READ_DEADLINE);
+        self.reads.wait_idle(RESET_DEADLINE);
         for slot in &self.arrivals.slots {
             slot.clear(&self.cache);
         }
         self.outstanding.store(0, Ordering::Relaxed);
+        self.has_failed.store(false, Ordering::Relaxed);
         schedule.segment = number * self.order.len();
         schedule.chunk = 0;
         schedule.is_claimed = false;
@@ -423,10 +457,15 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A segment of a layer, as soon as its chunks are there.
-    pub fn segment(&self, layer: usize, segment: u32) -> Result<StreamedSegment<'a>, EngineError> {
+    /// A segment of a layer, as soon as its chunks are there; `None` when another thread's failed.
+    pub fn segment(
+        &self,
+        layer: usize,
+        segment: u32,
+        threads: usize,
+    ) -> Result<Option<StreamedSegment<'a>>, EngineError> {
         let first = self.streamer.order.first[layer];
-        self.streamer.segment(self.base + first + u64::from(segment))
+        self.streamer.segment(self.base + first + u64::from(segment), threads)
     }
 
     /// The computation leaves a layer, all of whose chunks it used.
@@ -445,6 +484,9 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         *self.number += 1;
         if !self.is_complete {
+            // What was scheduled ahead is of the next pass: its numbers are not used again, since a
+            // read that hangs may still report to them.
+            *self.number += 1;
             self.streamer.reset(*self.number);
         }
     }

@@ -60,9 +60,9 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Room for a segment of `n_chunks` chunks.
-    pub fn new(n_chunks: usize) -> Self {
-        let entries = Vec::with_capacity(n_chunks);
+    /// A free one.
+    pub fn new() -> Self {
+        let entries = Vec::new();
         let state = SlotState { segment: None, entries, missing: 0, failure: None };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -126,12 +126,12 @@ impl Slot {
             let is_over =
                 patience.is_zero() || self.changed.wait_until(&mut state, until).timed_out();
             if is_over {
+                if state.segment != Some(segment) {
+                    return Wait::Unfinished { missing: None, first: 0 };
+                }
                 let is_missing = |entry: &Entry| matches!(entry, Entry::Missing);
-                let first = match state.segment {
-                    Some(of) if of == segment => state.entries.iter().position(is_missing),
-                    _ => None,
-                };
-                return Wait::Unfinished { missing: state.missing, first: first.unwrap_or(0) };
+                let first = state.entries.iter().position(is_missing).unwrap_or(0);
+                return Wait::Unfinished { missing: Some(state.missing), first };
             }
         }
     }
@@ -162,8 +162,8 @@ pub(super) enum Wait {
     Failed(ReadFailure),
     /// Not yet.
     Unfinished {
-        /// Chunks that are not there.
-        missing: usize,
+        /// Chunks that are not there; `None`: none of them is scheduled yet.
+        missing: Option<usize>,
         /// The first of them, counted from the segment's first.
         first: usize,
     },

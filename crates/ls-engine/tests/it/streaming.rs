@@ -424,3 +424,118 @@ fn a_plan_can_be_asked_for_without_loading() {
     let refused = smallest_budget(&unpacked, &LoadOptions::default()).unwrap_err();
     assert!(matches!(refused, EngineError::NotAPack { .. }), "{refused}");
 }
+
+/// Options for a small budget with room for little beside the floor; what the process holds moves
+/// while other tests run, so it is tried again.
+fn under_a_small_budget(path: &Path, extra: u64) -> Engine {
+    let model = ModelFile::open(path).unwrap();
+    for _ in 0..20 {
+        let mut options = LoadOptions { threads: 2, context: CONTEXT, ..LoadOptions::default() };
+        let floor = smallest_budget(&model, &options).unwrap();
+        options.budget = Some(floor.bytes() + extra);
+        match Engine::load(path, &options) {
+            Ok(engine) => return engine,
+            Err(EngineError::Budget { .. }) => continue,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("the smallest budget keeps moving");
+}
+
+#[test]
+fn a_prompt_of_any_length_has_the_same_bits_in_smaller_batches() {
+    for name in ["tiny-book.gguf", "models/gemma3.gguf", "models/f16.gguf"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = packed(&fixtures().join(name), dir.path());
+        let vocab_size = ModelFile::open(&path).unwrap().config().vocab_size as u32;
+        let stream = StreamOptions { prompt_batch: Some(32), ..StreamOptions::default() };
+        let (memory, small) = (in_memory(&path), streamed(&path, 2, stream).unwrap());
+        let (mut a, mut b) = (memory.new_state().unwrap(), small.new_state().unwrap());
+        for n in (1..140).chain([200, 233, 255]) {
+            let tokens: Vec<u32> = (0..n).map(|i| (i * 37 + n) % vocab_size).collect();
+            a.truncate(0);
+            b.truncate(0);
+            let expected = memory.prefill(&mut a, &tokens).unwrap();
+            assert!(small.prefill(&mut b, &tokens).unwrap() == expected, "{name}: {n} tokens");
+        }
+        let passes = small.stream_stats().unwrap().counts.passes;
+        assert!(passes > 142 * 2, "{name}: {passes} passes are not those of small batches");
+    }
+}
+
+#[test]
+fn the_smallest_budget_computes_the_same_bits() {
+    let (_dir, path) = tiny_pack();
+    let expected = answer(&in_memory(&path)).unwrap();
+    assert!(answer(&under_a_small_budget(&path, 1 << 20)).unwrap() == expected);
+}
+
+#[test]
+fn a_prompt_that_fails_in_its_second_batch_leaves_nothing() {
+    let (_dir, path) = tiny_pack();
+    let engine = under_a_small_budget(&path, 64 << 10);
+    let mut state = engine.new_state().unwrap();
+    let expected = engine.prefill(&mut state, &prompt(100)).unwrap().to_vec();
+    state.truncate(0);
+    // The last chunk of the last layer is gone: every pass fails at its end.
+    let bytes = std::fs::read(&path).unwrap();
+    let cut = &bytes[..bytes.len() - 4096];
+    std::fs::write(&path, cut).unwrap();
+    for _ in 0..3 {
+        assert!(engine.prefill(&mut state, &prompt(100)).is_err());
+        assert_eq!(state.position(), 0);
+    }
+    std::fs::write(&path, bytes).unwrap();
+    assert!(engine.prefill(&mut state, &prompt(100)).unwrap() == expected);
+}
+
+#[test]
+fn a_budget_lowered_between_tokens_frees_memory_at_once() {
+    for name in ["tiny-book.gguf", "models/qwen2.gguf", "models/llama.gguf"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = packed(&fixtures().join(name), dir.path());
+        let engine = streamed(&path, 2, StreamOptions::default()).unwrap();
+        let mut state = engine.new_state().unwrap();
+        let expected = engine.decode(&mut state, 5).unwrap().to_vec();
+        let before = engine.plan().unwrap();
+        let fixed = before.planned_bytes() - before.cache_bytes;
+        // Small enough that not even all frames of the floor are left beside the embedding.
+        let lowered = engine.set_budget(fixed + before.cache_bytes / 2).unwrap();
+        let cache = engine.stream_stats().unwrap().cache;
+        assert!(cache.bytes <= lowered.cache_bytes, "{name}: {cache:?}");
+        // What is in memory for good still counts.
+        let held = |plan: ls_engine::Plan| plan.resident_bytes + plan.embedding_bytes;
+        assert_eq!(held(lowered), held(before), "{name}");
+        state.truncate(0);
+        assert!(engine.decode(&mut state, 5).unwrap() == expected, "{name}");
+        let raised = engine.set_budget(1 << 40).unwrap();
+        assert_eq!(raised.cache_bytes, before.cache_bytes, "{name}");
+    }
+}
+
+#[test]
+fn a_failure_keeps_no_thread_waiting() {
+    let (_dir, path) = tiny_pack();
+    let start = std::time::Instant::now();
+    for threads in [1, 2, 3, 8] {
+        let fault = FaultPlan { seed: threads as u64, eio: 0.02, ..FaultPlan::default() };
+        let stream =
+            StreamOptions { cache_limit: Some(0), fault: Some(fault), ..StreamOptions::default() };
+        let engine = loop {
+            match streamed(&path, threads, stream.clone()) {
+                Ok(engine) => break engine,
+                Err(EngineError::Read(_)) => {}
+                Err(other) => panic!("{other}"),
+            }
+        };
+        let mut state = engine.new_state().unwrap();
+        let mut errors = 0;
+        for _ in 0..60 {
+            state.truncate(0);
+            errors += usize::from(engine.decode(&mut state, 400).is_err());
+        }
+        assert!(errors > 0, "{threads} threads met no fault");
+    }
+    // A thread that waited for what never comes would take a minute each time.
+    assert!(start.elapsed() < Duration::from_secs(50));
+}
