@@ -306,7 +306,8 @@ pub struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Loading")]
 pub struct LoadArgs {
-    /// Tokens of context, prompt and answer together [default: the model's own, at most 4096]
+    /// Tokens of context, prompt and answer together [default: the model's own, at most 4096; fewer
+    /// under a small budget, which is said then]
     #[arg(short, long, value_name = "N", value_parser = positive())]
     pub context: Option<u64>,
     /// Compute threads [default: one for each usable core]

@@ -26,8 +26,10 @@
 //! character; [`perplexity`] measures as llama.cpp's tool does.
 //!
 //! # What holds
-//! - Weights stay in the mapped file; no dequantised copy of a matrix exists.
-//! - [`Engine::decode`] allocates nothing.
+//! - Weights stay in the mapped file, or under a budget in memory that is read past the page cache; no
+//!   dequantised copy of a matrix exists.
+//! - [`Engine::decode`] allocates nothing, unless weights are streamed.
+//! - A pack gives the same bits whatever the budget, the cache, the reads or the number of threads.
 //! - A call that is refused leaves the state as it was.
 
 mod budget;

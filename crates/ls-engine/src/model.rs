@@ -95,6 +95,11 @@ impl Engine {
         &self.tokenizer
     }
 
+    /// Tokens that a state has room for.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
     /// Compute threads.
     pub fn threads(&self) -> usize {
         self.cpu.pool().threads()

@@ -18,11 +18,15 @@ use crate::{Completion, IoError, Notice, Priority, ReadBuf, Request, Stats, Stre
 const MAX_PARTS: usize = 512;
 const MAX_DEPTH: usize = 1024;
 
+/// How long a stream that is dropped waits for reads in flight.
+const DROP_DEADLINE: Duration = Duration::from_secs(10);
+
 /// Reads extents of one file into buffers of the caller, the most urgent first.
 ///
 /// All methods may be called from any thread. None waits for the device but
 /// [`wait_idle`](Self::wait_idle), and dropping, which takes back what is pending (buffers are
-/// dropped, completions not called) and waits for what is in flight (handed to completions).
+/// dropped, completions not called) and waits for what is in flight (handed to completions). A read
+/// that hangs for more than ten seconds then is left to the i/o thread, which owns its buffers.
 #[derive(Debug)]
 pub struct Stream<B: ReadBuf> {
     shared: Arc<Shared<B>>,
@@ -194,7 +198,15 @@ impl<B: ReadBuf> Drop for Stream<B> {
             // Dropped by its own completion: the thread ends by itself after it.
             && thread.thread().id() != std::thread::current().id()
         {
-            let _ = thread.join();
+            let end = Instant::now() + DROP_DEADLINE;
+            while !thread.is_finished() && Instant::now() < end {
+                std::thread::park_timeout(Duration::from_micros(200));
+            }
+            // A read that hangs is left to the thread, which owns it, its buffer and its way to the
+            // system, and ends when the read does.
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
         }
     }
 }

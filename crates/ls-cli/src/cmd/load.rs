@@ -51,7 +51,21 @@ pub fn load(
     for notice in engine.stream_stats().iter().flat_map(|stats| &stats.notices) {
         output::note(notice);
     }
+    if asked_context.is_none() {
+        note_smaller_context(&engine);
+    }
     Ok(engine)
+}
+
+/// Says so when the budget left less room for keys and values than there is otherwise.
+fn note_smaller_context(engine: &Engine) {
+    let usual = context(engine.config(), None);
+    if (engine.context() as u64) < usual {
+        output::note(format_args!(
+            "the budget leaves room for a context of {} tokens, not {usual}; --context sets another",
+            engine.context()
+        ));
+    }
 }
 
 /// What to load, and the budget to load it with; `None`: in memory.

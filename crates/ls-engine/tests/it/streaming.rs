@@ -133,6 +133,7 @@ proptest! {
             cache_limit: Some((share * *bytes as f64) as u64),
             curve,
             fault,
+            ..StreamOptions::default()
         };
         let engine = streamed(path, threads, stream).unwrap();
         prop_assert!(answer(&engine).unwrap() == *expected);
