@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::flags::{CiArgs, FixturesArgs, Step};
-use crate::{fixtures, models, tidy, workspace};
+use crate::{device, fixtures, models, tidy, workspace};
 
 /// The real model that the golden tests need.
 const GOLDEN_MODEL: &str = "smollm2";
 
 /// All steps; quick ones first, and the tests last so that their summary closes the output.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step::Fmt,
     Step::Tidy,
     Step::Fixtures,
@@ -21,6 +21,7 @@ const STEPS: [Step; 8] = [
     Step::Models,
     Step::Clippy,
     Step::Docs,
+    Step::Device,
     Step::Tests,
 ];
 
@@ -88,6 +89,7 @@ fn run_step(step: Step, args: &CiArgs, counts: &mut Counts) -> Result<Option<Str
             cargo.args(["doc", "--locked", "--workspace", "--no-deps", "--quiet"]);
             workspace::run(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
         }
+        Step::Device => return device::ci(),
         Step::Tests => tests(args, counts)?,
     }
     Ok(None)

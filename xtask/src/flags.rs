@@ -2,6 +2,8 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::device::DeviceArgs;
+
 /// Builds, checks, shows and measures LeanStream.
 ///
 /// New here? `cargo xtask demo` shows a model answer, `cargo xtask ci` runs every check that a
@@ -47,6 +49,12 @@ pub enum Command {
 
     /// Measure prompt and decode speed on real models, alone or beside llama.cpp.
     Bench(BenchArgs),
+
+    /// Run tests and the program on other machines: boards, phones, an emulator.
+    ///
+    /// Builds for their targets, sends, runs, brings results back and leaves nothing there.
+    /// docs/devices.md tells how to set devices up.
+    Device(DeviceArgs),
 }
 
 /// Arguments of `ci`.
@@ -82,6 +90,8 @@ pub enum Step {
     Clippy,
     /// cargo doc, warnings denied
     Docs,
+    /// Tests and a golden run on emulated 64-bit ARM
+    Device,
     /// Unit, integration and doc tests
     Tests,
 }
@@ -97,6 +107,7 @@ impl Step {
             Self::Models => "models",
             Self::Clippy => "clippy",
             Self::Docs => "docs",
+            Self::Device => "device",
             Self::Tests => "tests",
         }
     }

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod demo;
+mod device;
 mod fixtures;
 mod flags;
 mod models;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Command::Models(args) => models::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Device(args) => device::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
