@@ -18,26 +18,27 @@ mod report;
 mod results;
 mod script;
 mod session;
+mod staging;
 mod stop;
 mod toolchain;
 mod transport;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
 pub use args::DeviceArgs;
 use args::DeviceCommand;
 use bundle::{Bundle, Packed};
-use drive::Drive;
 pub use ci::run as ci;
+use drive::Drive;
 use inventory::{Device, Kind};
 use link::Link;
 use log::Log;
-use owner::Owner;
 use results::{Found, Run};
+use staging::Staging;
 use toolchain::Toolchain;
 use transport::Transport;
 
@@ -87,13 +88,11 @@ fn run_on(args: &DeviceArgs) -> Result<PathBuf> {
     let devices = inventory::select(&all, &args.on)?;
     stop::install()?;
     let results = workspace::root().join(RESULTS);
-    sweep(&results);
     let name = name_of_run();
     let folder = args.out.clone().unwrap_or_else(|| results.join(&name));
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // What is sent is made under a name that tells a later run whether it is still needed.
-    let staging = Staging::new(&results)?;
-    let packed = devices.iter().map(|d| prepare(d, args, &staging.0));
+    let staging = Staging::new(&folder)?;
+    let packed = devices.iter().map(|d| prepare(d, args, &staging.path));
     let packed = packed.collect::<Result<Vec<_>>>()?;
     if args.keep_bundle {
         keep(&packed, &folder)?;
@@ -153,8 +152,9 @@ fn drive_all(devices: &[Device], packed: &[Packed], folder: &Path) -> Result<Vec
             let log = Log::new(&folder.join("log.txt"), &device.name)?;
             let drive = move || {
                 let transport = Transport::new(device);
-                let link = Link { transport: &transport, log: &log };
-                Drive::new(device, packed, link, &folder).run()
+                let grace = Duration::from_secs(device.grace);
+                let link = Link { transport: &transport, log: &log, grace };
+                Drive { device, packed, link, folder: &folder }.run()
             };
             threads.push(scope.spawn(drive));
         }
@@ -183,35 +183,6 @@ fn finish(run: &Run, folder: &Path) -> Result<()> {
         bail!("not everything passed on {}", bad.join(", "));
     }
     Ok(())
-}
-
-/// A folder that is gone when this value is, or when the next run begins.
-struct Staging(PathBuf);
-
-impl Staging {
-    fn new(results: &Path) -> Result<Self> {
-        let path = results.join(Owner::here().folder("staging"));
-        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Removes what killed runs were about to send.
-fn sweep(results: &Path) {
-    for entry in fs::read_dir(results).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(Owner::of_folder);
-        // One of another machine, or of another boot, has nobody here that could be alive.
-        if owner.is_some_and(|owner| !owner.is_of_this_machine() || !owner.is_alive()) {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
 }
 
 /// When the run began, in universal time; with the process, since two may begin together.

@@ -197,7 +197,9 @@ fn executables(cargo: &mut Command, tests: bool) -> Result<Vec<Built>> {
     let mut found = Vec::new();
     for line in BufReader::new(child.stdout.take().context("stdout is piped")?).lines() {
         let Ok(message) = serde_json::from_str::<Message>(&line?) else { continue };
-        let Message { target: Some(target), profile: Some(profile), .. } = message else { continue };
+        let Message { target: Some(target), profile: Some(profile), .. } = message else {
+            continue;
+        };
         let (Some(path), Some(manifest)) = (message.executable, message.manifest_path) else {
             continue;
         };

@@ -16,8 +16,6 @@ use super::{script, stop};
 
 /// How often a device is tried.
 const ATTEMPTS: u32 = 3;
-/// Between two attempts, at first; twice as long after each.
-const PAUSE: Duration = Duration::from_secs(2);
 /// What may pass until an archive is there.
 const SENDING: Duration = Duration::from_secs(900);
 /// Name of the archive on the device.
@@ -35,21 +33,9 @@ pub struct Drive<'a> {
     pub link: Link<'a>,
     /// Where what comes back is put.
     pub folder: &'a Path,
-    /// Before the first new attempt; tests do not wait.
-    pub pause: Duration,
 }
 
-impl<'a> Drive<'a> {
-    /// A run on `device`.
-    pub fn new(
-        device: &'a Device,
-        packed: &'a Packed,
-        link: Link<'a>,
-        folder: &'a Path,
-    ) -> Self {
-        Self { device, packed, link, folder, pause: PAUSE }
-    }
-
+impl Drive<'_> {
     /// Runs every step, and says what was found, faults included.
     pub fn run(&self) -> Found {
         let began = Instant::now();
@@ -61,7 +47,7 @@ impl<'a> Drive<'a> {
             emulated: self.device.is_emulated(),
             ..Found::default()
         };
-        let mut pause = self.pause;
+        let mut pause = Duration::from_secs(self.device.pause);
         for attempt in 1..=ATTEMPTS {
             let Err(fault) = self.attempt(attempt, &mut found) else { break };
             self.link.log.tell(&fault.to_string());
@@ -158,7 +144,8 @@ impl<'a> Drive<'a> {
             text += &format!("timeout -k 5 {limit} {}{to} || exit $?\n", words.join(" "));
         }
         let commands = step.commands.len().max(1) as u64;
-        self.link.run(&text, Duration::from_secs(limit.saturating_mul(commands) + 10))
+        // `timeout` kills what does not heed it after 5 s more.
+        self.link.run(&text, Duration::from_secs((limit + 5).saturating_mul(commands)))
     }
 
     /// A command of the bundle, as it is on the device.

@@ -75,10 +75,24 @@ pub struct Device {
     /// Seconds that a step may take.
     #[serde(default = "default_timeout")]
     pub timeout: u64,
+    /// Seconds beyond a limit until a device that says nothing counts as lost.
+    #[serde(default = "default_grace")]
+    pub grace: u64,
+    /// Seconds until a lost device is tried again; twice as long after each attempt.
+    #[serde(default = "default_pause")]
+    pub pause: u64,
 }
 
 fn default_timeout() -> u64 {
     600
+}
+
+fn default_grace() -> u64 {
+    30
+}
+
+fn default_pause() -> u64 {
+    2
 }
 
 /// What `capabilities` may hold. A word after `kernels:` is what `doctor` has to choose.
@@ -101,6 +115,8 @@ impl Device {
             budget: None,
             labels: vec!["built-in".to_owned()],
             timeout: default_timeout(),
+            grace: default_grace(),
+            pause: default_pause(),
         }
     }
 
@@ -141,7 +157,9 @@ impl Device {
 
     fn check(&self) -> Result<()> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty() || !self.name.chars().all(plain) || self.name.starts_with(['.', '-'])
+        if self.name.is_empty()
+            || !self.name.chars().all(plain)
+            || self.name.starts_with(['.', '-'])
         {
             bail!("a device's name is made of letters, digits and -_., not {:?}", self.name);
         }

@@ -10,8 +10,6 @@ use super::log::Log;
 use super::stop;
 use super::transport::Transport;
 
-/// Beyond a limit that the device itself keeps, how much longer its answer may take.
-const GRACE: Duration = Duration::from_secs(30);
 /// How long a program whose work is done may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -47,6 +45,8 @@ pub struct Done {
 pub struct Link<'a> {
     pub transport: &'a Transport,
     pub log: &'a Log,
+    /// Beyond a limit that the device itself keeps, how much longer its answer may take.
+    pub grace: Duration,
 }
 
 impl Link<'_> {
@@ -70,9 +70,8 @@ impl Link<'_> {
         let end = format!("@@{nonce} ");
         let mut text = String::new();
         loop {
-            let deadline = began + limit + GRACE;
-            let heard =
-                if heed { talk.next(deadline)? } else { talk.next_regardless(deadline) };
+            let deadline = began + limit + self.grace;
+            let heard = if heed { talk.next(deadline)? } else { talk.next_regardless(deadline) };
             match heard {
                 Heard::Out(line) => match line.strip_prefix(&end) {
                     Some(code) => {
@@ -91,7 +90,9 @@ impl Link<'_> {
                 },
                 Heard::Err(line) => self.log.line("err", &line),
                 Heard::Silence => {
-                    return Err(talk.lost(&format!("no answer in {} s", (limit + GRACE).as_secs())));
+                    return Err(
+                        talk.lost(&format!("no answer in {} s", (limit + self.grace).as_secs()))
+                    );
                 }
                 Heard::End => return Err(talk.lost("the script's end was never told")),
             }

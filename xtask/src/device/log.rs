@@ -19,7 +19,8 @@ pub struct Log {
 impl Log {
     /// Starts the file.
     pub fn new(path: &Path, name: &str) -> Result<Self> {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { name: name.to_owned(), file: Mutex::new(file), began: Instant::now() })
     }
 

@@ -30,7 +30,11 @@ impl Owner {
     pub fn of_folder(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix("run-")?.split('-');
         let (machine, pid, began) = (parts.next()?, parts.next()?, parts.next()?);
-        Some(Self { machine: machine.to_owned(), pid: pid.parse().ok()?, began: began.parse().ok()? })
+        Some(Self {
+            machine: machine.to_owned(),
+            pid: pid.parse().ok()?,
+            began: began.parse().ok()?,
+        })
     }
 
     /// Whether it runs, or ran, here.

@@ -76,11 +76,8 @@ fn device(d: &Found) -> String {
         let _ = writeln!(out, "\n| figure{note} | mean | sd |\n|---|---|---|");
         for figure in &d.figures {
             let sd = figure.sd.map_or("–".to_owned(), |sd| format!("{sd:.2}"));
-            let _ = writeln!(
-                out,
-                "| {} | {:.2} {} | {sd} |",
-                figure.name, figure.mean, figure.unit
-            );
+            let _ =
+                writeln!(out, "| {} | {:.2} {} | {sd} |", figure.name, figure.mean, figure.unit);
         }
     }
     for (suite, case) in failures(d) {
@@ -123,13 +120,16 @@ pub fn compare(run: &Run, earlier: &Run) -> (Vec<String>, String) {
             row(&what, was.to_owned(), is.to_owned(), verdict);
         }
         for figure in &now.figures {
-            let Some(before) = then.figures.iter().find(|f| f.name == figure.name) else { continue };
+            let Some(before) = then.figures.iter().find(|f| f.name == figure.name) else {
+                continue;
+            };
             let verdict = if now.emulated { "" } else { change(before, figure) };
             let shown = |f: &Figure| format!("{:.2} {}", f.mean, f.unit);
             row(&figure.name, shown(before), shown(figure), verdict);
         }
     }
-    for gone in earlier.devices.iter().filter(|e| !run.devices.iter().any(|d| d.device == e.device)) {
+    for gone in earlier.devices.iter().filter(|e| !run.devices.iter().any(|d| d.device == e.device))
+    {
         let _ = writeln!(out, "| {} | the device | here | absent | |", gone.device);
     }
     (worse, out)

@@ -236,7 +236,10 @@ mod tests {
     fn figures_come_from_rows() {
         let rows = serde_json::json!([{"test": "tg8", "avg_ts": 5.0, "stddev_ts": 0.5}]);
         let figures = read_figures("m", &rows).unwrap();
-        assert_eq!((figures[0].name.as_str(), figures[0].mean, figures[0].sd), ("m tg8", 5.0, Some(0.5)));
+        assert_eq!(
+            (figures[0].name.as_str(), figures[0].mean, figures[0].sd),
+            ("m tg8", 5.0, Some(0.5))
+        );
         assert!(read_figures("m", &serde_json::json!([{"test": "tg8"}])).is_err());
     }
 }

@@ -87,6 +87,7 @@ rm {file}"#,
 pub const FACTS: &str = r#"
 fact() { [ -n "$2" ] && echo "fact $1=$2"; }
 first() { sed -n "s/^$1[[:space:]]*: *//p" /proc/cpuinfo 2>/dev/null | head -n 1; }
+exec 2>/dev/null
 prop() { command -v getprop >/dev/null && getprop "$1"; }
 fact kernel "$(uname -srm)"
 fact model "$(tr -d '\000' </proc/device-tree/model 2>/dev/null || prop ro.product.model)"

@@ -36,15 +36,19 @@ impl Session {
         let said = format!("@@{nonce} ");
         loop {
             match keeper.next(deadline)? {
-                Heard::Out(line) => match line.strip_prefix(&said).and_then(|l| l.split_once(' ')) {
-                    Some(("work", work)) => {
-                        return Ok(Self { work: work.to_owned(), keeper, nonce });
+                Heard::Out(line) => {
+                    match line.strip_prefix(&said).and_then(|l| l.split_once(' ')) {
+                        Some(("work", work)) => {
+                            return Ok(Self { work: work.to_owned(), keeper, nonce });
+                        }
+                        Some((_, tool)) => {
+                            return Err(Fault::Refused(format!(
+                                "the device has no program {tool}"
+                            )));
+                        }
+                        None => link.log.line("keep", &line),
                     }
-                    Some((_, tool)) => {
-                        return Err(Fault::Refused(format!("the device has no program {tool}")));
-                    }
-                    None => link.log.line("keep", &line),
-                },
+                }
                 Heard::Err(line) => link.log.line("keep", &line),
                 Heard::Silence => return Err(keeper.lost("no answer in 60 s")),
                 Heard::End => return Err(keeper.lost("the folder of the run could not be made")),

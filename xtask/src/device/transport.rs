@@ -56,7 +56,12 @@ impl Transport {
                 let mut command = command("ssh", ssh.options.iter().cloned());
                 command.args(ssh.port.iter().flat_map(|p| ["-p".to_owned(), p.to_string()]));
                 // The user's own shell may be one that is not like sh.
-                command.args(["-T", "--", &ssh.destination, &format!("exec sh -c {}", quoted(script))]);
+                command.args([
+                    "-T",
+                    "--",
+                    &ssh.destination,
+                    &format!("exec sh -c {}", quoted(script)),
+                ]);
                 command
             }
             Self::Adb(adb) => {
