@@ -89,7 +89,7 @@ fn run_step(step: Step, args: &CiArgs, counts: &mut Counts) -> Result<Option<Str
             cargo.args(["doc", "--locked", "--workspace", "--no-deps", "--quiet"]);
             workspace::run(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
         }
-        Step::Device => return device::ci(),
+        Step::Device => return device::ci(args.offline),
         Step::Tests => tests(args, counts)?,
     }
     Ok(None)

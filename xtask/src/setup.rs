@@ -35,10 +35,15 @@ pub fn need_cxx() -> Result<()> {
 
 /// Makes sure that the emulator of 64-bit ARM is there.
 pub fn need_arm_emulator() -> Result<()> {
-    if works("qemu-aarch64-static", &["--version"]) {
+    if has_arm_emulator() {
         return Ok(());
     }
     install("the emulator of 64-bit ARM", &["qemu-user-static"])
+}
+
+/// Whether the emulator of 64-bit ARM is there.
+pub fn has_arm_emulator() -> bool {
+    works("qemu-aarch64-static", &["--version"])
 }
 
 /// Makes sure that a linker for 64-bit ARM Linux is there.

@@ -153,8 +153,7 @@ fn model_steps(name: &str, folder: &Path) -> Result<Vec<Step>> {
     // Near ties are decided differently by other kernels: only how the answer begins is certain.
     let text = text.chars().take(12).collect();
     let model = format!("{{root}}/models/{file}");
-    let args = ["run", &model, "-p", prompt, "-n", "16", "--temp", "0", "--raw", "--json"];
-    let args: Vec<&str> = args.into_iter().filter(|a| *a != "--raw").collect();
+    let args = ["run", &model, "-p", prompt, "-n", "16", "--temp", "0", "--json"];
     Ok(vec![
         step(&format!("leanstream::{name}"), Kind::Golden { text }, vec![leanstream(&args)]),
         bench(name, &model, ["64", "32"]),

@@ -6,8 +6,8 @@ use super::transport::quoted;
 /// folder (temporary files are in it too), and this finds what a lost connection left as well.
 const REAP: &str = r#"
 reap() {
-    round=0
-    while [ $round -lt 20 ]; do
+    turn=0
+    while [ $turn -lt 20 ]; do
         found=
         for process in /proc/[0-9]*; do
             at=$(readlink "$process/cwd" 2>/dev/null) || continue
@@ -15,14 +15,19 @@ reap() {
         done
         [ -z "$found" ] && return 0
         kill -KILL $found 2>/dev/null
-        round=$((round + 1))
+        turn=$((turn + 1))
         sleep 0.1 2>/dev/null || sleep 1
     done
 }
 gone() {
     cd /
-    reap "$1"
-    rm -rf "$1"
+    round=0
+    # What was being copied there may come between.
+    while [ -e "$1" ] && [ $round -lt 5 ]; do
+        reap "$1"
+        rm -rf "$1" || sleep 1
+        round=$((round + 1))
+    done
 }
 "#;
 
@@ -56,7 +61,8 @@ pub fn keep(base: &str, name: &str, nonce: &str, limit_s: u64) -> String {
 for tool in timeout tar gzip readlink wc; do
     command -v $tool >/dev/null || {{ echo "@@{nonce} lacks $tool"; exit 1; }}
 done
-trap '' HUP INT TERM
+# Nor does it end for want of somebody to listen.
+trap '' HUP INT TERM PIPE
 mkdir -p {base} && base=$(cd {base} && pwd -P) && work=$base/{name} && mkdir -m 700 "$work" &&
     echo $(($(date +%s) + {limit_s})) >"$work/until" &&
     mkdir "$work/tmp" "$work/out" || exit 1
