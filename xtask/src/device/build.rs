@@ -17,6 +17,8 @@ use crate::{models, workspace};
 
 /// Crates whose unit, property and integration tests run on devices.
 const TESTED: [&str; 5] = ["ls-cache", "ls-cpu", "ls-engine", "ls-io", "ls-model"];
+/// Tests that compute for minutes, and for longer than a step may take under emulation.
+const TOO_LONG_EMULATED: [&str; 1] = ["under_any_faults_a_token_is_right_or_an_error"];
 /// Crates that have benches.
 const MEASURED: [&str; 2] = ["ls-cache", "ls-cpu"];
 
@@ -73,8 +75,10 @@ pub fn bundle(toolchain: &Toolchain, wanted: &Wanted, folder: &Path) -> Result<B
     let mut tests = toolchain.cargo("test");
     tests.args(["--no-run", "--lib", "--tests"]);
     tests.args(TESTED.iter().flat_map(|name| ["--package", name]));
+    let skipped: Vec<&str> = TOO_LONG_EMULATED.iter().flat_map(|name| ["--skip", name]).collect();
+    let args: &[&str] = if wanted.is_emulated { &skipped } else { &[] };
     for built in executables(&mut tests, true)? {
-        steps.push(add(&built, Kind::Tests, &[], folder)?);
+        steps.push(add(&built, Kind::Tests, args, folder)?);
     }
     if wanted.benches {
         let mut benches = toolchain.cargo("bench");

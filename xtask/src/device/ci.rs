@@ -45,6 +45,6 @@ fn android() -> Result<()> {
         return Ok(());
     }
     let mut cargo = workspace::cargo();
-    cargo.args(["check", "--locked", "--workspace", "--exclude", "xtask", "--target", ANDROID]);
-    workspace::run(&mut cargo)
+    cargo.args(["clippy", "--locked", "--workspace", "--exclude", "xtask", "--target", ANDROID]);
+    workspace::run(cargo.args(["--", "-D", "warnings"]))
 }

@@ -71,7 +71,7 @@ fn is_better(
 ) -> bool {
     let rank = |size: ChunkSize| {
         let waste = (size.record_bytes - size.neurons * neuron_bytes) as u128 * 1000;
-        let is_odd = size.neurons > 4 && size.neurons % 4 != 0 && size.neurons < d_ff;
+        let is_odd = size.neurons > 4 && !size.neurons.is_multiple_of(4) && size.neurons < d_ff;
         let cost = (waste / size.record_bytes as u128) as u64 + if is_odd { ODD } else { 0 };
         (cost / ALIKE, size.record_bytes.abs_diff(target))
     };
