@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::bundle::{Bundle, Kind, Step};
+use super::stop;
 use super::toolchain::Toolchain;
 use crate::{models, workspace};
 
@@ -199,6 +200,12 @@ fn executables(cargo: &mut Command, tests: bool) -> Result<Vec<Built>> {
     let mut child = cargo.spawn().context("cannot start cargo")?;
     let mut found = Vec::new();
     for line in BufReader::new(child.stdout.take().context("stdout is piped")?).lines() {
+        if stop::is_asked() {
+            // It removes what it had not finished the next time.
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("stopped");
+        }
         let Ok(message) = serde_json::from_str::<Message>(&line?) else { continue };
         let Message { target: Some(target), profile: Some(profile), .. } = message else {
             continue;

@@ -149,6 +149,8 @@ pub struct Talk {
     lines: Receiver<(bool, String)>,
     /// The last that it complained of.
     complaints: String,
+    /// When it was first seen to have ended.
+    gone_since: Option<Instant>,
 }
 
 impl Talk {
@@ -169,7 +171,7 @@ impl Talk {
             read_lines(err, true, sender);
         }
         let input = child.stdin.take();
-        Ok(Self { child, input, lines, complaints: String::new() })
+        Ok(Self { child, input, lines, complaints: String::new(), gone_since: None })
     }
 
     /// The next line, or why there is none.
@@ -178,31 +180,39 @@ impl Talk {
             if stop::is_asked() {
                 return Err(Fault::Stopped);
             }
-            let now = Instant::now();
-            if now >= deadline {
-                return Ok(Heard::Silence);
-            }
-            match self.lines.recv_timeout((deadline - now).min(Duration::from_millis(100))) {
-                Ok((false, line)) => return Ok(Heard::Out(line)),
-                Ok((true, line)) => {
-                    self.complain(&line);
-                    return Ok(Heard::Err(line));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(Heard::End),
+            let soon = Instant::now() + Duration::from_millis(100);
+            match self.next_regardless(deadline.min(soon)) {
+                Heard::Silence if Instant::now() < deadline => {}
+                heard => return Ok(heard),
             }
         }
     }
 
     /// The next line, stop asked or not.
     pub fn next_regardless(&mut self, deadline: Instant) -> Heard {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match self.lines.recv_timeout(left) {
-            Ok((false, line)) => Heard::Out(line),
-            Ok((true, line)) => Heard::Err(line),
-            Err(RecvTimeoutError::Timeout) => Heard::Silence,
-            Err(RecvTimeoutError::Disconnected) => Heard::End,
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(Duration::from_millis(100))) {
+                Ok((false, line)) => return Heard::Out(line),
+                Ok((true, line)) => {
+                    self.complain(&line);
+                    return Heard::Err(line);
+                }
+                Err(RecvTimeoutError::Disconnected) => return Heard::End,
+                // What it started may hold its output open, as adb's server does.
+                Err(RecvTimeoutError::Timeout) if self.is_long_gone() => return Heard::End,
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Heard::Silence,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
+    }
+
+    /// Whether it ended long enough ago for all that it said to have come.
+    fn is_long_gone(&mut self) -> bool {
+        if self.is_running() {
+            return false;
+        }
+        self.gone_since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1)
     }
 
     fn complain(&mut self, line: &str) {
