@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::bundle::{Kind, Packed, Step};
 use super::inventory::Device;
 use super::link::{Done, Fault, Link};
-use super::results::{Case, Figure, Found, Suite, read_figures, read_tests};
+use super::results::{Case, Figure, Found, Suite, read_figures, read_tests, shown};
 use super::session::Session;
 use super::transport::quoted;
 use super::{script, stop};
@@ -196,7 +196,7 @@ impl Drive<'_> {
         let mut cases = match &step.kind {
             Kind::Tests => read_tests(&done.text, done.code),
             _ if done.code != 0 => {
-                let why = format!("exit code {}\n{}", done.code, done.text.trim());
+                let why = format!("{}\n{}", shown(done.code), done.text.trim());
                 vec![Case::of(short(step), Err(why))]
             }
             Kind::Plain => vec![Case::of(short(step), Ok(()))],

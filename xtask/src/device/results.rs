@@ -129,9 +129,11 @@ pub fn read_tests(text: &str, code: i32) -> Vec<Case> {
         case.text = output_of(text, &case.name);
     }
     let failed = cases.iter().any(|case| case.outcome == Outcome::Failed);
+    let told = cases.len();
+    cases.extend(left_out(text));
     let fault = match promised {
-        _ if !is_summed => Some(format!("ended with exit code {code} before its summary")),
-        Some(n) if n != cases.len() => Some(format!("{n} tests ran, {} were told", cases.len())),
+        _ if !is_summed => Some(format!("ended with {} before its summary", shown(code))),
+        Some(n) if n != told => Some(format!("{n} tests ran, {told} were told")),
         _ if (code != 0) != failed => Some(format!("exit code {code} does not fit its tests")),
         _ => None,
     };
@@ -141,6 +143,25 @@ pub fn read_tests(text: &str, code: i32) -> Vec<Case> {
         cases.push(Case::of("(program)", Err(format!("{fault}\n{}", tail.join("\n")))));
     }
     cases
+}
+
+/// An exit code, and what it tells.
+pub fn shown(code: i32) -> String {
+    match code {
+        // A time limit ends programs like this as well, and is named beside it.
+        137 => "exit code 137: killed, perhaps since memory ran out".to_owned(),
+        code if code > 128 => format!("exit code {code}: ended by signal {}", code - 128),
+        code => format!("exit code {code}"),
+    }
+}
+
+/// Tests that the program was told to leave out; its summary counts them.
+fn left_out(text: &str) -> Option<Case> {
+    let summary = text.lines().rev().find(|line| line.starts_with("test result: "))?;
+    let count = summary.split("; ").find_map(|part| part.strip_suffix(" filtered out"))?;
+    let text = format!("{count} left out, which take too long here");
+    let name = "(left out)".to_owned();
+    (count != "0").then_some(Case { name, outcome: Outcome::Skipped, text })
 }
 
 fn outcome_of(verdict: &str) -> Option<(Outcome, &str)> {
@@ -211,12 +232,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_left_out_is_seen() {
+        let some = TEXT.replace("0 filtered out", "3 filtered out");
+        let cases = read_tests(&some, 101);
+        assert_eq!(
+            (cases[4].outcome, cases[4].text.get(..10)),
+            (Outcome::Skipped, Some("3 left out"))
+        );
+        assert_eq!(cases.len(), 5);
+    }
+
+    #[test]
     fn a_program_that_was_cut_short_failed() {
         let (cut, _) = TEXT.split_once("test bad").unwrap();
         let cases = read_tests(cut, 139);
         let last = cases.last().unwrap();
         assert_eq!((last.name.as_str(), last.outcome), ("(program)", Outcome::Failed));
-        assert!(last.text.contains("exit code 139 before its summary"), "{}", last.text);
+        assert!(
+            last.text.contains("exit code 139: ended by signal 11 before its summary"),
+            "{}",
+            last.text
+        );
         assert!(read_tests("", 0).iter().any(|case| case.outcome == Outcome::Failed));
     }
 

@@ -5,29 +5,40 @@ use super::transport::quoted;
 /// Ends every process whose folder is `$1` or lies in it. Nothing that a run starts leaves the run's
 /// folder (temporary files are in it too), and this finds what a lost connection left as well.
 const REAP: &str = r#"
+inside() {
+    ls -l /proc/[0-9]*/cwd 2>/dev/null | while read -r line; do
+        case $line in
+            *"-> $1"|*"-> $1/"*|*"-> $1 (deleted)") line=${line%%/cwd*}; echo "${line##*/}";;
+        esac
+    done
+}
 reap() {
     turn=0
-    while [ $turn -lt 20 ]; do
-        found=
-        for process in /proc/[0-9]*; do
-            at=$(readlink "$process/cwd" 2>/dev/null) || continue
-            case $at in "$1"|"$1/"*|"$1 (deleted)") found="$found ${process#/proc/}";; esac
-        done
-        [ -z "$found" ] && return 0
-        kill -KILL $found 2>/dev/null
+    quiet=0
+    # Twice, since one that is looked for may start another and end in that moment.
+    while [ $quiet -lt 2 ] && [ $turn -lt 30 ]; do
         turn=$((turn + 1))
-        sleep 0.1 2>/dev/null || sleep 1
+        found=$(inside "$1")
+        if [ -z "$found" ]; then
+            quiet=$((quiet + 1))
+        else
+            quiet=0
+            kill -KILL $found 2>/dev/null
+            sleep 0.1 2>/dev/null || sleep 1
+        fi
     done
 }
 gone() {
     cd /
     round=0
+    reap "$1"
     # What was being copied there may come between.
     while [ -e "$1" ] && [ $round -lt 5 ]; do
-        reap "$1"
         rm -rf "$1" || sleep 1
         round=$((round + 1))
     done
+    # Until now a script could still enter the folder.
+    reap "$1"
 }
 "#;
 
@@ -58,7 +69,7 @@ pub fn remove(base: &str, names: &[String]) -> String {
 pub fn keep(base: &str, name: &str, nonce: &str, limit_s: u64) -> String {
     format!(
         r#"{REAP}
-for tool in timeout tar gzip readlink wc; do
+for tool in timeout tar gzip ls wc; do
     command -v $tool >/dev/null || {{ echo "@@{nonce} lacks $tool"; exit 1; }}
 done
 # Nor does it end for want of somebody to listen.

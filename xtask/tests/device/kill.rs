@@ -61,17 +61,24 @@ fn a_run_in_the_middle_of_a_step() {
     }
 }
 
-#[test]
-fn a_run_at_any_moment() {
-    let farm = Farm::new(LOCAL, &long());
-    for round in 0..24 {
-        let mut child = farm.driver("here").spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(round * 4));
+/// Kills runs on `device`, each `step` later in its life than the one before.
+fn killed_at_any_moment(farm: &Farm, device: &str, rounds: u32, step: Duration) {
+    for round in 0..rounds {
+        let mut child = farm.driver(device).spawn().unwrap();
+        std::thread::sleep(step * round);
         signal(&child, "KILL");
         child.wait().unwrap();
         farm.assert_nothing_is_left();
         let _ = fs::remove_dir_all(farm.file("out"));
     }
+}
+
+#[test]
+fn a_run_at_any_moment() {
+    killed_at_any_moment(&Farm::new(LOCAL, &long()), "here", 24, Duration::from_millis(4));
+    killed_at_any_moment(&adb::farm("", &long()), "phone", 12, Duration::from_millis(10));
+    let Some(server) = ssh::server(&long()) else { return };
+    killed_at_any_moment(&server.farm, "board", 8, Duration::from_millis(120));
 }
 
 #[test]
