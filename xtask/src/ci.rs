@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::flags::{CiArgs, FixturesArgs, Step};
-use crate::{fixtures, loom, models, tidy, workspace};
+use crate::{device, fixtures, loom, models, tidy, workspace};
 
 /// The real model that the golden tests need.
 const GOLDEN_MODEL: &str = "smollm2";
 
 /// All steps; quick ones first, and the tests last so that their summary closes the output.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step::Fmt,
     Step::Tidy,
     Step::Fixtures,
@@ -22,6 +22,7 @@ const STEPS: [Step; 9] = [
     Step::Clippy,
     Step::Docs,
     Step::Loom,
+    Step::Device,
     Step::Tests,
 ];
 
@@ -90,6 +91,7 @@ fn run_step(step: Step, args: &CiArgs, counts: &mut Counts) -> Result<Option<Str
             workspace::run(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
         }
         Step::Loom => loom::run()?,
+        Step::Device => return device::ci(args.offline),
         Step::Tests => tests(args, counts)?,
     }
     Ok(None)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::device::DeviceArgs;
 use crate::size::Size;
 
 /// Builds, checks, shows and measures LeanStream.
@@ -61,6 +62,11 @@ pub enum Command {
     ///
     /// It is built with other flags, so in a target folder of its own.
     Loom,
+    /// Run tests and the program on other machines: boards, phones, an emulator.
+    ///
+    /// Builds for their targets, sends, runs, brings results back and leaves nothing there.
+    /// docs/devices.md tells how to set devices up.
+    Device(DeviceArgs),
 }
 
 /// Arguments of `ci`.
@@ -98,6 +104,8 @@ pub enum Step {
     Docs,
     /// The lock-free parts of the cache under a model checker
     Loom,
+    /// Tests and a golden run on emulated 64-bit ARM
+    Device,
     /// Unit, integration and doc tests
     Tests,
 }
@@ -114,6 +122,7 @@ impl Step {
             Self::Clippy => "clippy",
             Self::Docs => "docs",
             Self::Loom => "loom",
+            Self::Device => "device",
             Self::Tests => "tests",
         }
     }

@@ -4,6 +4,7 @@ mod bench;
 mod cap;
 mod ci;
 mod demo;
+mod device;
 mod fixtures;
 mod flags;
 mod loom;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Loom => loom::run(),
+        Command::Device(args) => device::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -33,6 +33,57 @@ pub fn need_cxx() -> Result<()> {
     install("a C++ compiler", &["g++"])
 }
 
+/// Makes sure that the emulator of 64-bit ARM is there.
+pub fn need_arm_emulator() -> Result<()> {
+    if has_arm_emulator() {
+        return Ok(());
+    }
+    install("the emulator of 64-bit ARM", &["qemu-user-static"])
+}
+
+/// Whether the emulator of 64-bit ARM is there.
+pub fn has_arm_emulator() -> bool {
+    works("qemu-aarch64-static", &["--version"])
+}
+
+/// Makes sure that a linker for 64-bit ARM Linux is there.
+pub fn need_arm_linker() -> Result<()> {
+    if works("aarch64-linux-gnu-gcc", &["--version"]) {
+        return Ok(());
+    }
+    install("a linker for 64-bit ARM", &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"])
+}
+
+/// Makes sure that the distribution's Rust compiler for 64-bit ARM is there.
+pub fn need_arm_compiler() -> Result<()> {
+    need_arm_linker()?;
+    let std = "/usr/lib/rustlib/aarch64-unknown-linux-gnu";
+    if works("/usr/bin/rustc", &["--version"]) && Path::new(std).exists() {
+        return Ok(());
+    }
+    if is_root() && Path::new("/etc/debian_version").exists() {
+        workspace::run(Command::new("dpkg").args(["--add-architecture", "arm64"]))?;
+    }
+    install(
+        "a Rust compiler for 64-bit ARM (after: dpkg --add-architecture arm64)",
+        &["rustc-web", "libstd-rust-web-dev:arm64"],
+    )
+}
+
+/// Makes sure that the server of secure shells is there.
+pub fn need_sshd() -> Result<()> {
+    if Path::new("/usr/sbin/sshd").exists() || works("sshd", &["-V"]) {
+        return Ok(());
+    }
+    install("the server of secure shells, which tests of devices start", &["openssh-server"])
+}
+
+/// Adds a target to the toolchain where rustup is and reaches its server; says whether it did.
+pub fn rustup_target(target: &str) -> bool {
+    // A server that is out of reach may not answer at all.
+    works("timeout", &["300", "rustup", "target", "add", target])
+}
+
 fn works(program: &str, args: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdout(Stdio::null()).stderr(Stdio::null());

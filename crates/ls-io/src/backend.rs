@@ -123,6 +123,10 @@ fn start_uring(
     if let Some(kind) = options.fault.as_ref().and_then(|fault| fault.refuse_uring) {
         return Err(kind.into());
     }
+    // A program that was built for plain Linux may still be run on a phone.
+    if std::path::Path::new("/system/build.prop").exists() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     Ok(Box::new(uring::Uring::start(files, depth)?))
 }
 

@@ -227,16 +227,16 @@ pub(crate) fn gemm_f(isa: Isa, tile: &Tile, x: &[f32], out: &mut [[f32; TILE_ROW
 
 /// `to = x` as f16 bits, rounded to nearest, ties to even.
 pub(crate) fn to_f16(isa: Isa, x: &[f32], to: &mut [u16]) {
-    let mut done = 0;
-    match isa.0 {
+    let done = match isa.0 {
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 | Kind::Avx512 => {
-            done = x.len() - x.len() % 8;
+            let done = x.len() - x.len() % 8;
             // SAFETY: an `Isa` of this kind exists only where the features do.
             unsafe { avx2_attention::to_f16(&x[..done], &mut to[..done]) };
+            done
         }
-        _ => {}
-    }
+        _ => 0,
+    };
     for (to, x) in to[done..].iter_mut().zip(&x[done..]) {
         *to = half::f16::from_f32(*x).to_bits();
     }

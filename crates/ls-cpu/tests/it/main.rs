@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ls_cpu::{Activations, Cpu, Format, Isa, Matrix, dequantize_row};
 
 fn fixture(name: &str) -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/dequant");
-    let path = folder.join(name);
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    // Tests that run on another machine are told where their fixtures are.
+    let folder = std::env::var_os("LEANSTREAM_FIXTURES").map_or_else(here, PathBuf::from);
+    let path = folder.join("dequant").join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
