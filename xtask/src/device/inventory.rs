@@ -65,7 +65,7 @@ pub struct Device {
     pub serial: Option<String>,
     /// Folder on the device under which each run makes its own.
     work: Option<String>,
-    /// What the device can do and a run has to know; see [`Device::has`].
+    /// What the device can do and a run has to know.
     #[serde(default)]
     pub capabilities: Vec<String>,
     /// Memory in MB that runs of models may hold.
