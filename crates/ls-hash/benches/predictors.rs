@@ -33,8 +33,7 @@ fn shape(bits: usize, blocks_per_bit: usize, form: Form, n_codes: usize) -> Shap
 
 fn cases() -> Vec<Case> {
     let (one, two) = (Form::Direct, Form::Bilinear);
-    let ternary =
-        Shape { weights: WeightType::Ternary, ..shape(256, Shape::DENSE, one, 1) };
+    let ternary = Shape { weights: WeightType::Ternary, ..shape(256, Shape::DENSE, one, 1) };
     let stacked = Shape { stacks: vec![128, 128], ..shape(128, 4, one, 1) };
     let shapes = [
         ("256 bits of 128", shape(256, 4, one, 1)),
@@ -120,9 +119,8 @@ fn select_half(bencher: Bencher<'_, '_>) {
     let mut state = predictor.state();
     predictor.set(&mut state, &features());
     let (mut selector, mut mask) = (Selector::default(), Mask::new());
-    bencher.bench_local(|| {
-        selector.top_k(divan::black_box(state.scores()), N_OUTPUTS / 2, &mut mask)
-    });
+    bencher
+        .bench_local(|| selector.top_k(divan::black_box(state.scores()), N_OUTPUTS / 2, &mut mask));
 }
 
 fn main() {

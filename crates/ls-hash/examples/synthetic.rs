@@ -13,17 +13,17 @@ use ls_hash::{
     StaticHot, TrainConfig, Trainer, WeightType,
 };
 
-const N_TRAIN: usize = 8192;
+const N_TRAIN: usize = 6144;
 const N_HELD: usize = 512;
 
 fn main() -> Result<(), HashError> {
-    let data = Synthetic { n_inputs: 256, n_outputs: 1024, ..Synthetic::default() };
+    let data = Synthetic { n_inputs: 256, n_outputs: 512, ..Synthetic::default() };
     let data = data.rows(N_TRAIN + N_HELD);
     let (train, held) = data.split(N_TRAIN);
     let (train, held) = (train?, held?);
-    let config = TrainConfig { n_steps: 240, ..TrainConfig::default() };
+    let config = TrainConfig { n_steps: 150, batch: 256, ..TrainConfig::default() };
 
-    let base = Shape { norm: Norm::Rms, ..Shape::new(256, 1024) };
+    let base = Shape { norm: Norm::Rms, ..Shape::new(256, 512) };
     let direct = Shape { form: Form::Direct, stacks: vec![256], ..base.clone() };
     let shapes = [
         ("256 bits", direct.clone()),
@@ -35,8 +35,7 @@ fn main() -> Result<(), HashError> {
         ("2 stacks of 128 bits", Shape { stacks: vec![128, 128], ..direct.clone() }),
         ("2 codes of 128 bits", Shape { stacks: vec![128], n_codes: 2, ..direct }),
         ("2 × 128 bits, bilinear", base.clone()),
-        ("2 × 256 bits, bilinear", Shape { stacks: vec![256], ..base.clone() }),
-        ("2 × 512 bits, bilinear", Shape { stacks: vec![512], ..base }),
+        ("2 × 256 bits, bilinear", Shape { stacks: vec![256], ..base }),
     ];
     let mut predictors = Vec::new();
     for (name, shape) in shapes {
@@ -60,7 +59,13 @@ fn main() -> Result<(), HashError> {
     scorers.extend(hashes.iter_mut().map(|hash| hash as &mut dyn Scorer));
     let (mut hot, mut random) = (StaticHot::new(&train), Random::new(1));
     let (mut last, mut oracle) = (LastSet, Oracle);
-    scorers.extend([&mut low_rank as &mut dyn Scorer, &mut hot, &mut last, &mut random, &mut oracle]);
+    scorers.extend([
+        &mut low_rank as &mut dyn Scorer,
+        &mut hot,
+        &mut last,
+        &mut random,
+        &mut oracle,
+    ]);
     println!("\n{}", Report::measure(&mut scorers, &held, 0..N_HELD, 1, &[0.5, 0.3]));
     Ok(())
 }

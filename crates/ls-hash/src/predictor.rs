@@ -20,6 +20,7 @@ const MAX_PLANES: usize = 8;
 const MAX_INPUTS: usize = 1 << 20;
 const MAX_OUTPUTS: usize = 1 << 24;
 const MAX_BITS: usize = 1 << 14;
+const MAX_BYTES: usize = 1 << 30;
 
 /// How an output's score comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,7 +147,12 @@ impl Shape {
                 return Err(HashError::Size { what, found: *bits, expected });
             }
         }
-        Ok(())
+        // So that all lengths fit into 32 bits, and no product of them overflows.
+        let codes = self.n_outputs as u64 * self.form.n_planes(self.n_codes) as u64;
+        let bits = codes * self.n_bits() as u64;
+        let weights = self.stacks[0] as u64 * (self.per_bit() * BLOCK) as u64;
+        within("size of all codes", (bits >> 3) as usize, MAX_BYTES, "at most 2^30 bytes")?;
+        within("number of weights", weights as usize, MAX_BYTES, "at most 2^30")
     }
 }
 

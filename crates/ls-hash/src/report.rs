@@ -144,7 +144,8 @@ impl Sums {
 
     fn add(&mut self, scorer: &mut dyn Scorer, data: &mut Data, has_last: bool, keeps: &[f32]) {
         let slice = |of: &Array2<f32>| of.as_slice().expect("rows are contiguous").to_vec();
-        let (features, truth, last) = (slice(&data.features), slice(&data.truth), slice(&data.last));
+        let (features, truth, last) =
+            (slice(&data.features), slice(&data.truth), slice(&data.last));
         let last = has_last.then_some(&*last);
         let row = Row { features: &features, last, truth: &truth };
         let begin = Instant::now();

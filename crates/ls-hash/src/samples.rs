@@ -37,12 +37,7 @@ pub trait Samples: Sync {
     }
     /// Writes the two factors of which the importance is `gain · |silu(gate) · up|`, each
     /// `[rows, outputs]`.
-    fn factors(
-        &self,
-        rows: &[usize],
-        gate: ArrayViewMut2<'_, f32>,
-        up: ArrayViewMut2<'_, f32>,
-    ) {
+    fn factors(&self, rows: &[usize], gate: ArrayViewMut2<'_, f32>, up: ArrayViewMut2<'_, f32>) {
         let _ = (rows, gate, up);
     }
     /// What each output's activation counts; `None` if all count 1.
@@ -55,7 +50,11 @@ pub trait Samples: Sync {
 #[derive(Clone, Copy, Debug)]
 enum Targets<'a> {
     Importance(ArrayView2<'a, f32>),
-    Factors { gate: ArrayView2<'a, f32>, up: ArrayView2<'a, f32>, gains: Option<ArrayView1<'a, f32>> },
+    Factors {
+        gate: ArrayView2<'a, f32>,
+        up: ArrayView2<'a, f32>,
+        gains: Option<ArrayView1<'a, f32>>,
+    },
 }
 
 /// Samples in memory.

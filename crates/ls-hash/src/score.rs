@@ -44,12 +44,9 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 
 /// `offset + Σ scale · dot` of one estimate.
 #[inline(always)]
-fn estimate(n_codes: usize, terms: &[u16], dots: &[i32]) -> [f32; LANES] {
-    let mut out = [0.0; LANES];
-    for (out, offset) in out.iter_mut().zip(&terms[n_codes * LANES..]) {
-        *out = from_bf16(*offset);
-    }
-    for (scales, dots) in terms.chunks_exact(LANES).zip(dots.chunks_exact(LANES)).take(n_codes) {
+fn estimate(n_codes: usize, terms: &[[u16; LANES]], dots: &[[i32; LANES]]) -> [f32; LANES] {
+    let mut out = terms[n_codes].map(from_bf16);
+    for (scales, dots) in terms[..n_codes].iter().zip(dots) {
         for lane in 0..LANES {
             out[lane] += from_bf16(scales[lane]) * dots[lane] as f32;
         }
@@ -61,22 +58,31 @@ fn estimate(n_codes: usize, terms: &[u16], dots: &[i32]) -> [f32; LANES] {
 #[inline(always)]
 pub(crate) fn combine(params: Params<'_>, dots: &[i32], out: &mut [f32]) {
     let n = params.n_codes;
-    let (n_terms, n_planes) = (params.form.n_terms(n) * LANES, params.form.n_planes(n) * LANES);
-    let groups = params.terms.chunks_exact(n_terms).zip(dots.chunks_exact(n_planes));
-    for ((terms, dots), out) in groups.zip(out.chunks_exact_mut(LANES)) {
-        let first = estimate(n, terms, dots);
-        if params.form == Form::Direct {
-            out.copy_from_slice(&first);
-            continue;
-        }
-        let terms = &terms[(n + 1) * LANES..];
-        let up = estimate(n, terms, &dots[n * LANES..]);
-        let gain = &terms[(n + 1) * LANES..];
-        for lane in 0..LANES {
-            let act = first[lane] * sigmoid(first[lane]) * up[lane];
-            out[lane] = act.abs() * from_bf16(gain[lane]);
-        }
+    let (terms, _) = params.terms.as_chunks::<LANES>();
+    let (dots, _) = dots.as_chunks::<LANES>();
+    let (out, _) = out.as_chunks_mut::<LANES>();
+    let groups = terms.chunks_exact(params.form.n_terms(n));
+    let groups = groups.zip(dots.chunks_exact(params.form.n_planes(n))).zip(out);
+    if params.form == Form::Direct {
+        groups.for_each(|((terms, dots), out)| *out = estimate(n, terms, dots));
+        return;
     }
+    for ((terms, dots), out) in groups {
+        let gate = estimate(n, terms, dots);
+        let up = estimate(n, &terms[n + 1..], &dots[n..]);
+        let gain = terms[2 * (n + 1)].map(from_bf16);
+        *out = activation(gate, up, gain);
+    }
+}
+
+/// `gain · |silu(gate) · up|`.
+#[inline(always)]
+fn activation(gate: [f32; LANES], up: [f32; LANES], gain: [f32; LANES]) -> [f32; LANES] {
+    let mut out = [0.0; LANES];
+    for lane in 0..LANES {
+        out[lane] = (gate[lane] * sigmoid(gate[lane]) * up[lane]).abs() * gain[lane];
+    }
+    out
 }
 
 /// `out = x · scale · by`, rounded and clipped to ±127. What is not a number counts as −127.

@@ -53,12 +53,7 @@ fn spread(x: u32) -> __m256i {
 
 /// Twin of [`super::scalar::project_ternary`].
 #[target_feature(enable = "avx2")]
-pub(super) fn project_ternary(
-    layout: Layout<'_>,
-    weights: &[[u32; 2]],
-    x: &[i8],
-    out: &mut [i32],
-) {
+pub(super) fn project_ternary(layout: Layout<'_>, weights: &[[u32; 2]], x: &[i8], out: &mut [i32]) {
     let (bytes, words) = (_mm256_set1_epi8(1), _mm256_set1_epi16(1));
     for (bit, out) in out.iter_mut().enumerate() {
         let mut sum = _mm256_setzero_si256();

@@ -29,12 +29,7 @@ pub(super) fn project_i8(layout: Layout<'_>, weights: &[i8], x: &[i8], out: &mut
 
 /// Twin of [`super::scalar::project_ternary`].
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) fn project_ternary(
-    layout: Layout<'_>,
-    weights: &[[u32; 2]],
-    x: &[i8],
-    out: &mut [i32],
-) {
+pub(super) fn project_ternary(layout: Layout<'_>, weights: &[[u32; 2]], x: &[i8], out: &mut [i32]) {
     let ones = _mm256_set1_epi8(1);
     let zero = _mm256_setzero_si256();
     for (bit, out) in out.iter_mut().enumerate() {

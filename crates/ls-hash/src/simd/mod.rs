@@ -61,13 +61,7 @@ macro_rules! dispatch {
 }
 
 /// `out[bit] = Σ weights · x` over the blocks that the bit reads; all values within ±127.
-pub(crate) fn project_i8(
-    isa: Isa,
-    layout: Layout<'_>,
-    weights: &[i8],
-    x: &[i8],
-    out: &mut [i32],
-) {
+pub(crate) fn project_i8(isa: Isa, layout: Layout<'_>, weights: &[i8], x: &[i8], out: &mut [i32]) {
     dispatch!(isa, project_i8(layout, weights, x, out));
 }
 

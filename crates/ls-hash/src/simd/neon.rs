@@ -49,12 +49,7 @@ fn spread(x: u16) -> int8x16_t {
 
 /// Twin of [`super::scalar::project_ternary`].
 #[target_feature(enable = "neon")]
-pub(super) fn project_ternary(
-    layout: Layout<'_>,
-    weights: &[[u32; 2]],
-    x: &[i8],
-    out: &mut [i32],
-) {
+pub(super) fn project_ternary(layout: Layout<'_>, weights: &[[u32; 2]], x: &[i8], out: &mut [i32]) {
     for (bit, out) in out.iter_mut().enumerate() {
         let mut sum = vdupq_n_s32(0);
         for i in bit * layout.per_bit..(bit + 1) * layout.per_bit {

@@ -15,12 +15,7 @@ pub(crate) fn project_i8(layout: Layout<'_>, weights: &[i8], x: &[i8], out: &mut
 }
 
 /// The same with weights of −1, 0 and 1: `[plus, minus]` for each block, one bit an input.
-pub(crate) fn project_ternary(
-    layout: Layout<'_>,
-    weights: &[[u32; 2]],
-    x: &[i8],
-    out: &mut [i32],
-) {
+pub(crate) fn project_ternary(layout: Layout<'_>, weights: &[[u32; 2]], x: &[i8], out: &mut [i32]) {
     for (bit, out) in out.iter_mut().enumerate() {
         *out = 0;
         for i in bit * layout.per_bit..(bit + 1) * layout.per_bit {

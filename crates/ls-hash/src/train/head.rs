@@ -48,22 +48,26 @@ impl Estimate {
         Self { codes, scales: Param::new(scales), offset, binary: true }
     }
 
-    /// Starts from the correlation of the bits with what is to be estimated: signs, scale and
-    /// offset that fit best if bits are independent, one code after the other.
+    /// Starts from the correlation of the bits with what is to be estimated: codes are its signs,
+    /// scales those that fit best, one code after the other.
     pub(super) fn fit(&mut self, bits: ArrayView2<'_, f32>, target: ArrayView2<'_, f32>) {
         let n = bits.nrows() as f32;
         let mean = target.sum_axis(Axis(0)) / n;
         let mut left = &target - &mean;
         self.offset.value.row_mut(0).assign(&mean);
         for (code, param) in self.codes.iter_mut().enumerate() {
-            let mut correlation = left.t().dot(&bits) / n;
-            let mut scales = self.scales.value.row_mut(code);
-            for (mut row, scale) in correlation.rows_mut().into_iter().zip(&mut scales) {
-                *scale = row.iter().map(|c| c.abs()).sum::<f32>() / row.len() as f32;
+            let mut correlation = left.t().dot(&bits);
+            for mut row in correlation.rows_mut() {
                 let size = (row.dot(&row) / row.len() as f32).sqrt().max(1e-12);
                 row *= 0.05 / size;
             }
-            left -= &(bits.dot(&correlation.mapv(sign).t()) * &scales);
+            let dots = bits.dot(&correlation.mapv(sign).t());
+            let mut scales = self.scales.value.row_mut(code);
+            Zip::from(&mut scales)
+                .and(dots.columns())
+                .and(left.columns())
+                .for_each(|scale, dots, left| *scale = dots.dot(&left) / dots.dot(&dots).max(1.0));
+            left -= &(dots * &scales);
             param.value = correlation;
         }
     }

@@ -3,8 +3,8 @@
 use ndarray::{Array1, Array2, ArrayView2, Axis, Zip, s};
 
 use super::param::{Param, Rate, product, sign};
-use crate::project::{WeightType, choose_blocks};
 use crate::predictor::Shape;
+use crate::project::{WeightType, choose_blocks};
 use crate::rng::Rng;
 use crate::simd::BLOCK;
 
@@ -68,7 +68,9 @@ impl Layer {
         let mut weights = Param::normal(bits, d, (n_read as f32).sqrt().recip(), rng);
         let mask = (!blocks.is_empty()).then(|| {
             let mut mask = Array2::zeros((bits, d));
-            for (mut mask, blocks) in mask.rows_mut().into_iter().zip(blocks.chunks(shape.per_bit())) {
+            for (mut mask, blocks) in
+                mask.rows_mut().into_iter().zip(blocks.chunks(shape.per_bit()))
+            {
                 for block in blocks {
                     let begin = usize::from(*block) * BLOCK;
                     mask.slice_mut(s![begin..(begin + BLOCK).min(d)]).fill(1.0);

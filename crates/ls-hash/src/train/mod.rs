@@ -394,8 +394,10 @@ impl LowRank {
         }
         let _ = trainer.train(samples, |_| ControlFlow::Continue(()));
         let net = &trainer.net;
-        let outer: Vec<_> = net.heads.iter().map(|h| h.estimates[0].codes[0].value.view()).collect();
-        let offsets: Vec<_> = net.heads.iter().map(|h| h.estimates[0].offset.value.row(0)).collect();
+        let outer: Vec<_> =
+            net.heads.iter().map(|h| h.estimates[0].codes[0].value.view()).collect();
+        let offsets: Vec<_> =
+            net.heads.iter().map(|h| h.estimates[0].offset.value.row(0)).collect();
         Ok(Self {
             norm,
             inner: &net.layers[0].weights.value * &ndarray::ArrayView1::from(&net.scale),

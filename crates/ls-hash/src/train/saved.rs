@@ -75,7 +75,10 @@ impl Trainer {
 /// The shape as a reader gives it: one spelling of dense.
 fn canonical(shape: &Shape) -> Shape {
     let dense = shape.is_dense();
-    Shape { blocks_per_bit: if dense { Shape::DENSE } else { shape.blocks_per_bit }, ..shape.clone() }
+    Shape {
+        blocks_per_bit: if dense { Shape::DENSE } else { shape.blocks_per_bit },
+        ..shape.clone()
+    }
 }
 
 fn read_matrix(from: &mut Reader<'_>, to: &mut Array2<f32>) -> Result<(), HashError> {
