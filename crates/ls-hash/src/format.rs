@@ -168,7 +168,7 @@ pub(crate) fn read_shape(from: &mut Reader<'_>) -> Result<Shape, HashError> {
         unreachable!("eight were read")
     };
     let stacks = from.all::<u32>("widths of stacks", n_stacks as usize)?;
-    let shape = Shape {
+    let mut shape = Shape {
         n_inputs: n_inputs as usize,
         n_outputs: n_outputs as usize,
         stacks: stacks.into_iter().map(|bits| bits as usize).collect(),
@@ -179,6 +179,9 @@ pub(crate) fn read_shape(from: &mut Reader<'_>) -> Result<Shape, HashError> {
         norm: either("norm", norm, [Norm::None, Norm::Rms])?,
     };
     shape.check()?;
+    if shape.is_dense() {
+        shape.blocks_per_bit = Shape::DENSE;
+    }
     Ok(shape)
 }
 

@@ -32,18 +32,6 @@ pub(crate) fn keys(scores: &[f32], out: &mut [u16]) {
     }
 }
 
-/// One bit for each key that is at least `least`; bits beyond the last key are 0.
-#[inline(always)]
-pub(crate) fn at_least(keys: &[u16], least: u16, out: &mut [u64]) {
-    for (out, keys) in out.iter_mut().zip(keys.chunks(64)) {
-        let mut word = 0;
-        for (i, key) in keys.iter().enumerate() {
-            word |= u64::from(*key >= least) << i;
-        }
-        *out = word;
-    }
-}
-
 /// Selects by score, with memory of its own so that nothing is allocated from call to call.
 ///
 /// Scores are compared by their upper 16 bits, which tell those apart that differ by more than

@@ -111,3 +111,24 @@ pub(super) fn dots(codes: &[u64], bits: &[u64], out: &mut [i32]) {
         unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), dots) };
     }
 }
+
+/// Twin of [`super::scalar::at_least`].
+#[target_feature(enable = "avx2")]
+pub(super) fn at_least(keys: &[u16], least: u16, out: &mut [u64]) {
+    let (whole, rest) = keys.as_chunks::<64>();
+    let least_all = _mm256_set1_epi16(least as i16);
+    for (keys, out) in whole.iter().zip(&mut *out) {
+        *out = 0;
+        for (i, keys) in keys.as_chunks::<32>().0.iter().enumerate() {
+            // SAFETY: 32 keys are there, and the loads need no alignment.
+            let [low, high] =
+                unsafe { [0, 16].map(|at| _mm256_loadu_si256(keys.as_ptr().add(at).cast())) };
+            let low = _mm256_cmpeq_epi16(_mm256_max_epu16(low, least_all), low);
+            let high = _mm256_cmpeq_epi16(_mm256_max_epu16(high, least_all), high);
+            // Packing takes halves in turn.
+            let mask = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi16(low, high));
+            *out |= u64::from(_mm256_movemask_epi8(mask) as u32) << (32 * i);
+        }
+    }
+    super::scalar::at_least(rest, least, &mut out[whole.len()..]);
+}

@@ -5,6 +5,15 @@ use std::arch::x86_64::*;
 use super::avx2::sum_i32;
 use super::{BLOCK, LANES, Layout};
 
+/// Sums that are kept at a time.
+const SUMS: usize = 4;
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn total([a, b, c, d]: [__m256i; SUMS]) -> __m256i {
+    _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d))
+}
+
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_i8(x: &[i8]) -> __m256i {
@@ -17,13 +26,17 @@ fn load_i8(x: &[i8]) -> __m256i {
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn project_i8(layout: Layout<'_>, weights: &[i8], x: &[i8], out: &mut [i32]) {
     for (bit, out) in out.iter_mut().enumerate() {
-        let mut sum = _mm256_setzero_si256();
-        for i in bit * layout.per_bit..(bit + 1) * layout.per_bit {
-            let w = load_i8(&weights[i * BLOCK..]);
-            let x = load_i8(&x[layout.block(bit, i) * BLOCK..]);
-            sum = _mm256_dpbusd_epi32(sum, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+        // Several sums: each addition waits for the last one of its own.
+        let mut sums = [_mm256_setzero_si256(); SUMS];
+        let (begin, end) = (bit * layout.per_bit, (bit + 1) * layout.per_bit);
+        for first in (begin..end).step_by(SUMS) {
+            for (i, sum) in (first..end).zip(&mut sums) {
+                let w = load_i8(&weights[i * BLOCK..]);
+                let x = load_i8(&x[layout.block(bit, i) * BLOCK..]);
+                *sum = _mm256_dpbusd_epi32(*sum, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+            }
         }
-        *out = sum_i32(sum);
+        *out = sum_i32(total(sums));
     }
 }
 
@@ -33,13 +46,17 @@ pub(super) fn project_ternary(layout: Layout<'_>, weights: &[[u32; 2]], x: &[i8]
     let ones = _mm256_set1_epi8(1);
     let zero = _mm256_setzero_si256();
     for (bit, out) in out.iter_mut().enumerate() {
-        let (mut plus, mut minus) = (zero, zero);
-        for i in bit * layout.per_bit..(bit + 1) * layout.per_bit {
-            let x = load_i8(&x[layout.block(bit, i) * BLOCK..]);
-            plus = _mm256_dpbusd_epi32(plus, ones, _mm256_maskz_mov_epi8(weights[i][0], x));
-            minus = _mm256_dpbusd_epi32(minus, ones, _mm256_maskz_mov_epi8(weights[i][1], x));
+        let (mut plus, mut minus) = ([zero; SUMS], [zero; SUMS]);
+        let (begin, end) = (bit * layout.per_bit, (bit + 1) * layout.per_bit);
+        for first in (begin..end).step_by(SUMS) {
+            for ((i, plus), minus) in (first..end).zip(&mut plus).zip(&mut minus) {
+                let x = load_i8(&x[layout.block(bit, i) * BLOCK..]);
+                let [p, m] = weights[i].map(|plane| _mm256_maskz_mov_epi8(plane, x));
+                *plus = _mm256_dpbusd_epi32(*plus, ones, p);
+                *minus = _mm256_dpbusd_epi32(*minus, ones, m);
+            }
         }
-        *out = sum_i32(_mm256_sub_epi32(plus, minus));
+        *out = sum_i32(_mm256_sub_epi32(total(plus), total(minus)));
     }
 }
 
@@ -59,4 +76,19 @@ pub(super) fn dots(codes: &[u64], bits: &[u64], out: &mut [i32]) {
         // SAFETY: eight values fit, and the store needs no alignment.
         unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), dots) };
     }
+}
+
+/// Twin of [`super::scalar::at_least`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn at_least(keys: &[u16], least: u16, out: &mut [u64]) {
+    let (whole, rest) = keys.as_chunks::<64>();
+    let least_all = _mm512_set1_epi16(least as i16);
+    for (keys, out) in whole.iter().zip(&mut *out) {
+        // SAFETY: 64 keys are there, and the loads need no alignment.
+        let [low, high] =
+            unsafe { [0, 32].map(|at| _mm512_loadu_si512(keys.as_ptr().add(at).cast())) };
+        let low = _mm512_cmpge_epu16_mask(low, least_all);
+        *out = u64::from(low) | u64::from(_mm512_cmpge_epu16_mask(high, least_all)) << 32;
+    }
+    super::scalar::at_least(rest, least, &mut out[whole.len()..]);
 }

@@ -126,9 +126,9 @@ widened! {
     keys(scores: &[f32], out: &mut [u16]) crate::select::keys(scores, out)
 }
 
-widened! {
-    /// One bit for each key that is at least `least`.
-    at_least(keys: &[u16], least: u16, out: &mut [u64]) crate::select::at_least(keys, least, out)
+/// One bit for each key that is at least `least`; bits beyond the last key are 0.
+pub(crate) fn at_least(isa: Isa, keys: &[u16], least: u16, out: &mut [u64]) {
+    dispatch!(isa, at_least(keys, least, out));
 }
 
 #[cfg(test)]

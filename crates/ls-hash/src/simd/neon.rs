@@ -89,3 +89,9 @@ pub(super) fn dots(codes: &[u64], bits: &[u64], out: &mut [i32]) {
         }
     }
 }
+
+/// As [`super::scalar::at_least`], which compiles well enough.
+#[target_feature(enable = "neon")]
+pub(super) fn at_least(keys: &[u16], least: u16, out: &mut [u64]) {
+    super::scalar::at_least(keys, least, out);
+}

@@ -41,3 +41,14 @@ pub(crate) fn dots(codes: &[u64], bits: &[u64], out: &mut [i32]) {
         }
     }
 }
+
+/// One bit for each key that is at least `least`; bits beyond the last key are 0.
+pub(crate) fn at_least(keys: &[u16], least: u16, out: &mut [u64]) {
+    for (out, keys) in out.iter_mut().zip(keys.chunks(64)) {
+        let mut word = 0;
+        for (i, key) in keys.iter().enumerate() {
+            word |= u64::from(*key >= least) << i;
+        }
+        *out = word;
+    }
+}

@@ -47,6 +47,19 @@ proptest! {
             prop_assert_eq!(&plain, &wide, "{}", isa);
         }
     }
+
+    #[test]
+    fn comparisons_equal_their_twins(
+        keys in prop::collection::vec(any::<u16>(), 0..300), least in any::<u16>(),
+    ) {
+        let n = keys.len().div_ceil(64);
+        for isa in Isa::available() {
+            let (mut plain, mut wide) = (vec![1; n], vec![2; n]);
+            scalar::at_least(&keys, least, &mut plain);
+            at_least(isa, &keys, least, &mut wide);
+            prop_assert_eq!(&plain, &wide, "{}", isa);
+        }
+    }
 }
 
 #[test]
