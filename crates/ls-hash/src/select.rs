@@ -49,11 +49,12 @@ pub struct Selector {
     isa: Isa,
     keys: Vec<u16>,
     counts: Vec<u32>,
+    words: Vec<u64>,
 }
 
 impl Default for Selector {
     fn default() -> Self {
-        Self { isa: Isa::detect(), keys: Vec::new(), counts: vec![0; BINS] }
+        Self { isa: Isa::detect(), keys: Vec::new(), counts: vec![0; BINS], words: Vec::new() }
     }
 }
 
@@ -78,12 +79,17 @@ impl Selector {
         let (least, mut surplus) = self.least_of(k);
         simd::at_least(self.isa, &self.keys, least, mask.as_raw_mut_slice());
         // Those that just reach it may be too many: the last of them go.
-        for (i, _) in self.keys.iter().enumerate().rev().filter(|(_, key)| **key == least) {
+        for (i, word) in mask.as_raw_mut_slice().iter_mut().enumerate().rev() {
             if surplus == 0 {
                 break;
             }
-            mask.set(i, false);
-            surplus -= 1;
+            let mut equal = *word & !self.above(i, least);
+            while equal != 0 && surplus > 0 {
+                let highest = 1 << equal.ilog2();
+                *word &= !highest;
+                equal &= !highest;
+                surplus -= 1;
+            }
         }
         k
     }
@@ -99,6 +105,15 @@ impl Selector {
         mask.count_ones()
     }
 
+    /// Which of the 64 keys of word `i` are larger than `key`.
+    fn above(&self, i: usize, key: u16) -> u64 {
+        let Some(least) = key.checked_add(1) else { return 0 };
+        let keys = &self.keys[i * 64..];
+        let mut word = [0];
+        simd::at_least(self.isa, &keys[..keys.len().min(64)], least, &mut word);
+        word[0]
+    }
+
     /// The key that at least `k` keys reach, and by how many more than `k`.
     fn least_of(&mut self, k: usize) -> (u16, usize) {
         self.counts.fill(0);
@@ -112,16 +127,23 @@ impl Selector {
             bin -= 1;
         }
         let mut low = [0usize; 1 << LOW_BITS];
-        let high = bin as u16;
-        for key in self.keys.iter().filter(|key| **key >> LOW_BITS == high) {
-            low[usize::from(*key & ((1 << LOW_BITS) - 1))] += 1;
+        let high = (bin as u16) << LOW_BITS;
+        self.words.resize(self.keys.len().div_ceil(64), 0);
+        simd::at_least(self.isa, &self.keys, high, &mut self.words);
+        for (i, word) in self.words.iter().enumerate() {
+            let mut in_bin = word & !self.above(i, high | ((1 << LOW_BITS) - 1));
+            while in_bin != 0 {
+                let key = self.keys[i * 64 + in_bin.trailing_zeros() as usize];
+                low[usize::from(key & ((1 << LOW_BITS) - 1))] += 1;
+                in_bin &= in_bin - 1;
+            }
         }
         let mut at = low.len() - 1;
         while reached + low[at] < k {
             reached += low[at];
             at -= 1;
         }
-        (high << LOW_BITS | at as u16, reached + low[at] - k)
+        (high | at as u16, reached + low[at] - k)
     }
 }
 

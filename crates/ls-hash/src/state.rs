@@ -66,21 +66,22 @@ impl State {
     /// differ, or `None` if a difference does not fit.
     pub(crate) fn difference(&mut self) -> Option<usize> {
         let mut n_changed = 0;
-        let mut fits = true;
-        let blocks = self.quantized.chunks_exact_mut(BLOCK).zip(self.next.chunks_exact(BLOCK));
-        for ((old, new), changed) in blocks.zip(&mut self.changed) {
+        let mut largest = 0;
+        let (old, _) = self.quantized.as_chunks_mut::<BLOCK>();
+        let (new, _) = self.next.as_chunks::<BLOCK>();
+        for ((old, new), changed) in old.iter_mut().zip(new).zip(&mut self.changed) {
             *changed = old != new;
             n_changed += usize::from(*changed);
-            for (old, new) in old.iter_mut().zip(new) {
-                let difference = i16::from(*new) - i16::from(*old);
-                fits &= difference.abs() <= 127;
-                *old = difference as i8;
+            for i in 0..BLOCK {
+                let difference = i16::from(new[i]) - i16::from(old[i]);
+                largest = difference.abs().max(largest);
+                old[i] = difference as i8;
             }
         }
         // Equal: put back what the difference has overwritten.
         if n_changed == 0 {
             self.quantized.copy_from_slice(&self.next);
         }
-        fits.then_some(n_changed)
+        (largest <= 127).then_some(n_changed)
     }
 }

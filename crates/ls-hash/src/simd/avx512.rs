@@ -5,15 +5,6 @@ use std::arch::x86_64::*;
 use super::avx2::sum_i32;
 use super::{BLOCK, LANES, Layout};
 
-/// Sums that are kept at a time.
-const SUMS: usize = 4;
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn total([a, b, c, d]: [__m256i; SUMS]) -> __m256i {
-    _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d))
-}
-
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_i8(x: &[i8]) -> __m256i {
@@ -26,37 +17,43 @@ fn load_i8(x: &[i8]) -> __m256i {
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn project_i8(layout: Layout<'_>, weights: &[i8], x: &[i8], out: &mut [i32]) {
     for (bit, out) in out.iter_mut().enumerate() {
-        // Several sums: each addition waits for the last one of its own.
-        let mut sums = [_mm256_setzero_si256(); SUMS];
-        let (begin, end) = (bit * layout.per_bit, (bit + 1) * layout.per_bit);
-        for first in (begin..end).step_by(SUMS) {
-            for (i, sum) in (first..end).zip(&mut sums) {
-                let w = load_i8(&weights[i * BLOCK..]);
-                let x = load_i8(&x[layout.block(bit, i) * BLOCK..]);
-                *sum = _mm256_dpbusd_epi32(*sum, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-            }
+        let mut sum = _mm256_setzero_si256();
+        for i in bit * layout.per_bit..(bit + 1) * layout.per_bit {
+            let w = load_i8(&weights[i * BLOCK..]);
+            let x = load_i8(&x[layout.block(bit, i) * BLOCK..]);
+            sum = _mm256_dpbusd_epi32(sum, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
         }
-        *out = sum_i32(total(sums));
+        *out = sum_i32(sum);
     }
 }
 
 /// Twin of [`super::scalar::project_ternary`].
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn project_ternary(layout: Layout<'_>, weights: &[[u32; 2]], x: &[i8], out: &mut [i32]) {
-    let ones = _mm256_set1_epi8(1);
-    let zero = _mm256_setzero_si256();
+    let ones = _mm512_set1_epi8(1);
+    let zero = _mm512_setzero_si512();
     for (bit, out) in out.iter_mut().enumerate() {
-        let (mut plus, mut minus) = ([zero; SUMS], [zero; SUMS]);
-        let (begin, end) = (bit * layout.per_bit, (bit + 1) * layout.per_bit);
-        for first in (begin..end).step_by(SUMS) {
-            for ((i, plus), minus) in (first..end).zip(&mut plus).zip(&mut minus) {
-                let x = load_i8(&x[layout.block(bit, i) * BLOCK..]);
-                let [p, m] = weights[i].map(|plane| _mm256_maskz_mov_epi8(plane, x));
-                *plus = _mm256_dpbusd_epi32(*plus, ones, p);
-                *minus = _mm256_dpbusd_epi32(*minus, ones, m);
-            }
+        let (mut plus, mut minus) = (zero, zero);
+        let begin = bit * layout.per_bit;
+        let (pairs, rest) = weights[begin..begin + layout.per_bit].as_chunks::<2>();
+        for (i, [first, second]) in pairs.iter().enumerate() {
+            let i = begin + 2 * i;
+            let low = load_i8(&x[layout.block(bit, i) * BLOCK..]);
+            let high = load_i8(&x[layout.block(bit, i + 1) * BLOCK..]);
+            let x = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            let both = |plane: usize| u64::from(first[plane]) | u64::from(second[plane]) << 32;
+            plus = _mm512_dpbusd_epi32(plus, ones, _mm512_maskz_mov_epi8(both(0), x));
+            minus = _mm512_dpbusd_epi32(minus, ones, _mm512_maskz_mov_epi8(both(1), x));
         }
-        *out = sum_i32(_mm256_sub_epi32(total(plus), total(minus)));
+        for (i, planes) in rest.iter().enumerate() {
+            let i = begin + 2 * pairs.len() + i;
+            let x = _mm512_castsi256_si512(load_i8(&x[layout.block(bit, i) * BLOCK..]));
+            // The upper half is undefined, and masked out.
+            let [p, m] = planes.map(|plane| _mm512_maskz_mov_epi8(u64::from(plane), x));
+            plus = _mm512_dpbusd_epi32(plus, ones, p);
+            minus = _mm512_dpbusd_epi32(minus, ones, m);
+        }
+        *out = _mm512_reduce_add_epi32(_mm512_sub_epi32(plus, minus));
     }
 }
 
