@@ -2,6 +2,20 @@
 //!
 //! Little-endian throughout: 4 bytes of magic, a u32 version, the content, and the xxh3 of all
 //! before. A reader asks for the sizes first; the lengths of all parts follow from them.
+//!
+//! A predictor's content, version 1:
+//!
+//! | part | type | count |
+//! |---|---|---|
+//! | inputs, outputs, blocks per bit (2³² − 1: all), type of weights (0 int8, 1 ternary), form (0 direct, 1 bilinear), codes per estimate, norm (0 none, 1 RMS), stacks | u32 | 8 |
+//! | bits of each stack | u32 | stacks |
+//! | steps of a byte for each unit of a feature | f32 | inputs |
+//! | blocks that each bit reads, unless all | u16 | bits × blocks per bit |
+//! | weights, `[bit][block][input]`; ternary: bits of the positive and of the negative ones | i8; 2 × u32 for 32 | bits × blocks per bit × 32 |
+//! | thresholds | i32 | bits |
+//! | for each further stack: codes `[group][word][lane]`, thresholds | u64, i32 | bits × words below, bits |
+//! | codes `[group][estimate][code][word][lane]` | u64 | 8 lanes a group |
+//! | terms `[group][term][lane]`: for each estimate scales and offset; then a gain, if bilinear | upper half of f32 | 8 lanes a group |
 
 use xxhash_rust::xxh3::xxh3_64;
 

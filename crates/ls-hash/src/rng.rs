@@ -20,7 +20,7 @@ impl Rng {
 
     /// Evenly from `0..n`, up to a bias of n / 2⁶⁴.
     pub(crate) fn below(&mut self, n: usize) -> usize {
-        (u128::from(self.next()) * n as u128 >> 64) as usize
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
 
     /// Evenly from 0 to 1.

@@ -26,16 +26,23 @@ pub(crate) fn from_bf16(x: u16) -> f32 {
     f32::from_bits(u32::from(x) << 16)
 }
 
+/// `x` within ±`most`; what is not a number is as low as can be.
+#[inline(always)]
+#[allow(clippy::manual_clamp)] // which keeps what is not a number
+pub(crate) fn bounded(x: f32, most: f32) -> f32 {
+    x.max(-most).min(most)
+}
+
 /// `1 / (1 + exp(-x))` to about six digits, the same on every processor.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    let t = (x * -std::f32::consts::LOG2_E).max(-126.0).min(126.0);
+    let t = bounded(x * -std::f32::consts::LOG2_E, 126.0);
     let rounded = t + ROUND;
     let f = t - (rounded - ROUND);
     // 2^f, Taylor around 0 on ±1/2.
     let p = 0.001_333_356 * f + 0.009_618_129;
     let p = p * f + 0.055_504_11;
-    let p = p * f + 0.240_226_51;
+    let p = p * f + 0.240_226_5;
     let p = p * f + std::f32::consts::LN_2;
     let p = p * f + 1.0;
     let power = (rounded.to_bits().wrapping_sub(ROUND.to_bits()) << 23).wrapping_add(127 << 23);
@@ -89,7 +96,7 @@ fn activation(gate: [f32; LANES], up: [f32; LANES], gain: [f32; LANES]) -> [f32;
 #[inline(always)]
 pub(crate) fn quantize(x: &[f32], scale: &[f32], by: f32, out: &mut [i8]) {
     for ((out, x), scale) in out.iter_mut().zip(x).zip(scale) {
-        let x = (x * scale * by).max(-127.0).min(127.0);
+        let x = bounded(x * scale * by, 127.0);
         *out = (x + ROUND).to_bits() as i8;
     }
 }

@@ -22,7 +22,7 @@ use crate::predictor::{CLIP, Form, Norm, Predictor, Shape};
 use crate::project::WeightType;
 use crate::rng::Rng;
 use crate::samples::{Pick, Samples};
-use crate::score::mean_square;
+use crate::score::{bounded, mean_square};
 use head::{Estimate, Head, OUTPUTS};
 use layer::{Activation, Layer, Trace};
 use loss::{Sizes, Targets};
@@ -30,6 +30,8 @@ use param::Rate;
 
 /// Rows from which sizes are taken, and first codes.
 const LOOK: usize = 2048;
+/// Heads whose gradients are in memory at a time.
+const HEADS: usize = 32;
 
 /// Sequences of random numbers, so that one purpose does not disturb another.
 mod stream {
@@ -218,7 +220,7 @@ impl Trainer {
         let mut x = normalised(&self.shape, samples, picks);
         for mut row in x.rows_mut() {
             for (x, scale) in row.iter_mut().zip(&self.net.scale) {
-                *x = (*x * scale).max(-CLIP).min(CLIP);
+                *x = bounded(*x * scale, CLIP);
             }
         }
         x
@@ -264,17 +266,18 @@ impl Net {
         let traces = self.forward(x);
         let bits = outputs(&traces);
         let (gains, sizes) = (&self.gains, self.sizes);
-        let parts = self.heads.par_iter_mut();
-        let parts = parts.map(|head| head.step(bits.view(), targets, gains, sizes, rate));
-        // Collected first: summed in the order of the heads.
-        let parts: Vec<(f64, Array2<f32>)> = parts.collect();
         let mut loss = 0.0;
         let mut to_bits = Array2::zeros(bits.raw_dim());
-        for (part, gradient) in &parts {
-            loss += part;
-            to_bits += gradient;
+        for heads in self.heads.chunks_mut(HEADS) {
+            let parts = heads.par_iter_mut();
+            let parts = parts.map(|head| head.step(bits.view(), targets, gains, sizes, rate));
+            // Collected first: summed in the order of the heads.
+            let parts: Vec<(f64, Array2<f32>)> = parts.collect();
+            for (part, gradient) in &parts {
+                loss += part;
+                to_bits += gradient;
+            }
         }
-        drop(parts);
         let mut end = bits.ncols();
         let mut from_above: Option<Array2<f32>> = None;
         for (i, trace) in traces.iter().enumerate().rev() {

@@ -25,9 +25,9 @@ fn shape(form: Form) -> Shape {
 }
 
 fn trained(shape: Shape, samples: &dyn Samples) -> ls_hash::Predictor {
-    let mut trainer = Trainer::new(shape, config(), samples).unwrap();
+    let mut trainer = Trainer::new(shape, config(), samples).expect("the shape fits");
     assert!(trainer.train(samples, |_| ControlFlow::Continue(())).is_continue());
-    trainer.finish(samples).unwrap()
+    trainer.finish(samples).expect("all numbers are finite")
 }
 
 #[test]
