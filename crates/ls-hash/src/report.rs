@@ -29,7 +29,7 @@ pub struct Line {
     pub wasted: f64,
     /// Memory of the scorer.
     pub n_bytes: usize,
-    /// Mean time of a call, without the selection.
+    /// Median time of a call, without the selection.
     pub time: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Report {
                 coverage: coverage / n as f64,
                 wasted: wasted / n as f64,
                 n_bytes: scorer.n_bytes(),
-                time: sums.time / n as u32,
+                time: sums.median(),
             };
             keeps.iter().zip(&sums.shares).map(line).collect::<Vec<_>>()
         });
@@ -131,15 +131,21 @@ fn total(importance: &Array2<f32>) -> f64 {
     importance.iter().map(|x| f64::from(*x).powi(2)).sum()
 }
 
-/// Recall, coverage and waste at each fraction, and time.
+/// Recall, coverage and waste at each fraction, and the time of each call.
 struct Sums {
     shares: Vec<[f64; 3]>,
-    time: Duration,
+    times: Vec<Duration>,
 }
 
 impl Sums {
     fn new(n: usize) -> Self {
-        Self { shares: vec![[0.0; 3]; n], time: Duration::ZERO }
+        Self { shares: vec![[0.0; 3]; n], times: Vec::new() }
+    }
+
+    fn median(&self) -> Duration {
+        let mut times = self.times.clone();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or_default()
     }
 
     fn add(&mut self, scorer: &mut dyn Scorer, data: &mut Data, has_last: bool, keeps: &[f32]) {
@@ -150,7 +156,7 @@ impl Sums {
         let row = Row { features: &features, last, truth: &truth };
         let begin = Instant::now();
         scorer.score(row, &mut data.scores);
-        self.time += begin.elapsed();
+        self.times.push(begin.elapsed());
         let all = total(&data.truth).max(f64::MIN_POSITIVE);
         for (keep, [recall, coverage, wasted]) in keeps.iter().zip(&mut self.shares) {
             let k = ((keep * truth.len() as f32).round() as usize).clamp(1, truth.len());

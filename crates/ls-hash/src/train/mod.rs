@@ -137,7 +137,9 @@ impl Trainer {
         let features = normalised(&shape, samples, &picks);
         let mean_squares = Zip::from(features.columns())
             .map_collect(|column| column.dot(&column) / column.len() as f32);
-        let scale = mean_squares.iter().map(|x| x.sqrt().max(1e-6).recip()).collect();
+        // A feature that is always 0 stays so.
+        let scale = |x: &f32| if *x > 1e-24 { x.sqrt().recip() } else { 0.0 };
+        let scale = mean_squares.iter().map(scale).collect();
         let (gains, sizes) = measure(&shape, samples, &picks);
         let net = Net { scale, layers, heads, gains, sizes };
         Ok(Self { shape, config, step: 0, net, order: None })
