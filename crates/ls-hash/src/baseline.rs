@@ -2,10 +2,11 @@
 
 use ndarray::{Array1, Array2, ArrayView1};
 
-use crate::predictor::{Norm, Predictor};
+use crate::predictor::Predictor;
 use crate::rng::Rng;
 use crate::samples::Samples;
 use crate::score::mean_square;
+use crate::shape::Norm;
 use crate::state::State;
 
 /// What a scorer may look at.

@@ -21,8 +21,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::HashError;
 use crate::isa::Isa;
-use crate::predictor::{Form, Norm, Predictor, Shape, Stack};
+use crate::predictor::{Predictor, Stack};
 use crate::project::{Projection, WeightType, Weights};
+use crate::shape::{Form, Norm, Shape};
 use crate::simd::{BLOCK, LANES};
 
 const MAGIC: [u8; 4] = *b"LSHP";

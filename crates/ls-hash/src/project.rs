@@ -2,8 +2,8 @@
 
 use crate::error::HashError;
 use crate::isa::Isa;
-use crate::predictor::Shape;
 use crate::rng::Rng;
+use crate::shape::Shape;
 use crate::simd::{self, BLOCK, Layout};
 use crate::state::State;
 

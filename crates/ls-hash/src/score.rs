@@ -1,6 +1,6 @@
 //! From products of codes to scores. Plain elementwise code, which compiles to wide vectors.
 
-use crate::predictor::Form;
+use crate::shape::Form;
 use crate::simd::LANES;
 
 /// Adding it rounds a float to an integer, which then lies in the low bits.

@@ -1,6 +1,6 @@
 //! What a predictor computes with and leaves behind.
 
-use crate::predictor::Shape;
+use crate::shape::Shape;
 use crate::simd::{BLOCK, LANES};
 
 /// Features, sums, bits and scores of one prediction, and all memory that making it needs.

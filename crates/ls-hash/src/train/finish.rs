@@ -2,14 +2,16 @@
 
 use ndarray::{Array2, ArrayView2};
 
+use super::Net;
 use super::layer::{Activation, Layer};
-use super::{Net, normalised};
+use super::prepare::normalised;
 use crate::error::HashError;
 use crate::isa::Isa;
-use crate::predictor::{CLIP, Form, Predictor, Shape, Stack};
+use crate::predictor::{CLIP, Predictor, Stack};
 use crate::project::{Projection, WeightType, Weights};
 use crate::samples::{Pick, Samples};
 use crate::score::to_bf16;
+use crate::shape::{Form, Shape};
 use crate::simd::{self, BLOCK, LANES};
 
 pub(super) fn predictor(

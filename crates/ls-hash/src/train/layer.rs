@@ -3,9 +3,9 @@
 use ndarray::{Array1, Array2, ArrayView2, Axis, Zip, s};
 
 use super::param::{Param, Rate, product, sign};
-use crate::predictor::Shape;
 use crate::project::{WeightType, choose_blocks};
 use crate::rng::Rng;
+use crate::shape::Shape;
 use crate::simd::BLOCK;
 
 /// Beyond it the gradient of a sign is taken to be 0.

@@ -8,7 +8,9 @@ mod finish;
 mod head;
 mod layer;
 mod loss;
+mod low_rank;
 mod param;
+mod prepare;
 mod saved;
 
 use std::ops::ControlFlow;
@@ -16,20 +18,18 @@ use std::ops::ControlFlow;
 use ndarray::{Array2, Axis, Zip, concatenate, s};
 use rayon::prelude::*;
 
-use crate::baseline::LowRank;
 use crate::error::HashError;
-use crate::predictor::{CLIP, Form, Norm, Predictor, Shape};
-use crate::project::WeightType;
+use crate::predictor::{CLIP, Predictor};
 use crate::rng::Rng;
 use crate::samples::{Pick, Samples};
-use crate::score::{bounded, mean_square};
+use crate::score::bounded;
+use crate::shape::{Form, Shape};
 use head::{Estimate, Head, OUTPUTS};
 use layer::{Activation, Layer, Trace};
 use loss::{Sizes, Targets};
 use param::Rate;
+use prepare::{check, look, measure, normalised};
 
-/// Rows from which sizes are taken, and first codes.
-const LOOK: usize = 2048;
 /// Heads whose gradients are in memory at a time.
 const HEADS: usize = 32;
 
@@ -300,115 +300,4 @@ impl Net {
 fn outputs(traces: &[Trace]) -> Array2<f32> {
     let parts: Vec<_> = traces.iter().map(|trace| trace.out.view()).collect();
     concatenate(Axis(1), &parts).expect("all have the rows of the batch")
-}
-
-/// Features, normalised as the shape says.
-fn normalised(shape: &Shape, samples: &dyn Samples, picks: &[Pick]) -> Array2<f32> {
-    let mut x = Array2::zeros((picks.len(), shape.n_inputs));
-    samples.features(picks, x.view_mut());
-    if shape.norm == Norm::Rms {
-        for mut row in x.rows_mut() {
-            let by = (mean_square(row.as_slice().expect("rows are contiguous")) + 1e-6).sqrt();
-            row /= by;
-        }
-    }
-    x
-}
-
-/// Rows to look at before and after training, spread over all rows and stages.
-fn look(seed: u64, samples: &dyn Samples) -> Vec<Pick> {
-    let mut rng = Rng::new(seed, stream::LOOK);
-    let n = samples.n_rows().min(LOOK);
-    let pick = |i| Pick { row: i * samples.n_rows() / n, stage: rng.below(samples.n_stages()) };
-    (0..n).map(pick).collect()
-}
-
-/// Gains relative to their typical size, and sizes of factors.
-fn measure(shape: &Shape, samples: &dyn Samples, picks: &[Pick]) -> (Vec<f32>, Sizes) {
-    let mut gains = vec![1.0; shape.n_outputs];
-    let mut sizes = Sizes { gate: 1.0, up: 1.0, act: 1.0 };
-    if shape.form == Form::Direct {
-        return (gains, sizes);
-    }
-    if let Some(given) = samples.gains() {
-        let size = (given.dot(&given) / given.len() as f32).sqrt().max(1e-12);
-        gains = given.iter().map(|gain| gain / size).collect();
-    }
-    let rows: Vec<usize> = picks.iter().take(512).map(|pick| pick.row).collect();
-    let size = (rows.len(), shape.n_outputs);
-    let (mut gate, mut up) = (Array2::zeros(size), Array2::zeros(size));
-    samples.factors(&rows, gate.view_mut(), up.view_mut());
-    let root = |x: &Array2<f32>| (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32).sqrt();
-    (sizes.gate, sizes.up) = (root(&gate).max(1e-6), root(&up).max(1e-6));
-    Zip::from(&mut gate).and(&up).for_each(|g, u| *g = *g * crate::score::sigmoid(*g) * u);
-    gate *= &ndarray::ArrayView1::from(&gains);
-    sizes.act = root(&gate).max(1e-6);
-    (gains, sizes)
-}
-
-fn check(shape: &Shape, config: &TrainConfig, samples: &dyn Samples) -> Result<(), HashError> {
-    shape.check()?;
-    let same = |what, found: usize, expected: usize| match found == expected {
-        true => Ok(()),
-        false => Err(HashError::Length { what, found, expected }),
-    };
-    same("a row of features", samples.n_inputs(), shape.n_inputs)?;
-    same("a row of importances", samples.n_outputs(), shape.n_outputs)?;
-    let size = |what, found, least, expected| match found >= least {
-        true => Ok(()),
-        false => Err(HashError::Size { what, found, expected }),
-    };
-    size("number of rows", samples.n_rows(), 2, "at least 2")?;
-    size("number of stages", samples.n_stages(), 1, "at least 1")?;
-    size("batch", config.batch, 2, "at least 2")?;
-    size("number of steps", config.n_steps, 1, "at least 1")?;
-    if shape.form == Form::Bilinear && !samples.has_factors() {
-        return Err(HashError::Missing { what: "factors" });
-    }
-    match config.learning_rate.is_finite() && samples.n_rows() <= u32::MAX as usize {
-        true => Ok(()),
-        false => Err(HashError::NotFinite { what: "learning rate", index: 0 }),
-    }
-}
-
-impl LowRank {
-    /// Trains a low-rank network on the logarithms of importance: the baseline that costs most.
-    ///
-    /// # Errors
-    ///
-    /// As those of [`Trainer::new`].
-    pub fn train(
-        rank: usize,
-        norm: Norm,
-        config: TrainConfig,
-        samples: &dyn Samples,
-    ) -> Result<Self, HashError> {
-        let shape = Shape {
-            n_inputs: samples.n_inputs(),
-            n_outputs: samples.n_outputs(),
-            stacks: vec![rank],
-            blocks_per_bit: Shape::DENSE,
-            weights: WeightType::Int8,
-            form: Form::Direct,
-            n_codes: 1,
-            norm,
-        };
-        let mut trainer = Trainer::unfitted(shape, config, samples, Activation::Relu)?;
-        for estimate in trainer.net.heads.iter_mut().flat_map(|head| &mut head.estimates) {
-            estimate.binary = false;
-        }
-        let _ = trainer.train(samples, |_| ControlFlow::Continue(()));
-        let net = &trainer.net;
-        let outer: Vec<_> =
-            net.heads.iter().map(|h| h.estimates[0].codes[0].value.view()).collect();
-        let offsets: Vec<_> =
-            net.heads.iter().map(|h| h.estimates[0].offset.value.row(0)).collect();
-        Ok(Self {
-            norm,
-            inner: &net.layers[0].weights.value * &ndarray::ArrayView1::from(&net.scale),
-            bias: net.layers[0].bias.value.row(0).to_owned(),
-            outer: concatenate(Axis(0), &outer).expect("all have as many columns"),
-            offset: concatenate(Axis(0), &offsets).expect("all are vectors"),
-        })
-    }
 }

@@ -8,8 +8,8 @@ use super::param::Param;
 use super::{TrainConfig, Trainer};
 use crate::error::HashError;
 use crate::format::{Reader, Writer, read_shape, write_shape};
-use crate::predictor::Shape;
 use crate::samples::Samples;
+use crate::shape::Shape;
 
 const MAGIC: [u8; 4] = *b"LSHT";
 const VERSION: u32 = 1;
