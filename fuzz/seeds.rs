@@ -1,10 +1,11 @@
-//! Writes the seeds of model files: the smallest valid ones of every architecture. Those of tokenizers
-//! and templates are text, written by hand.
+//! Writes the seeds of model files, the smallest valid ones of every architecture, and of
+//! predictors. Those of tokenizers and templates are text, written by hand.
 
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use ls_hash::{Form, Norm, Predictor, Shape, WeightType};
 use ls_model::gguf::write::Writer;
 use ls_model::pack::{ColumnType, Columns, PackOptions, write};
 use ls_model::{ModelFile, TensorType};
@@ -16,7 +17,7 @@ const VOCAB: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-    for name in ["gguf", "pack", "safetensors_header"] {
+    for name in ["gguf", "hash_predictor", "pack", "safetensors_header"] {
         fs::create_dir_all(root.join(name))?;
     }
     for arch in ["llama", "qwen2", "qwen3", "gemma3"] {
@@ -34,6 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = root.join("pack/reordered.lspack");
     packed(&root.join("gguf/llama.gguf"), &path, &[order])?;
     quantised()?.write(&root.join("gguf/quantised.gguf"))?;
+    predictors(&root.join("hash_predictor"))?;
     let safetensors = root.join("safetensors_header");
     fs::write(safetensors.join("empty"), with_header("{}", 0))?;
     let one = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}"#;
@@ -44,6 +46,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         r#""c\u00e9":{"dtype":"F32","shape":[1,0],"data_offsets":[8,8]}}"#
     );
     fs::write(safetensors.join("three"), with_header(three, 8))?;
+    Ok(())
+}
+
+/// Hash predictors of all kinds.
+fn predictors(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let base = Shape { stacks: vec![64], ..Shape::new(40, 9) };
+    let sparse = Shape { blocks_per_bit: 1, weights: WeightType::Ternary, ..base.clone() };
+    let direct = Shape { form: Form::Direct, n_codes: 2, norm: Norm::Rms, ..sparse.clone() };
+    let stacked = Shape { stacks: vec![128, 64], ..sparse.clone() };
+    let shapes = [("dense", base), ("sparse", sparse), ("direct", direct), ("stacked", stacked)];
+    for (name, shape) in shapes {
+        fs::write(folder.join(name), Predictor::random(shape, 1)?.to_bytes())?;
+    }
     Ok(())
 }
 
