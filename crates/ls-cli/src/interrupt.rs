@@ -46,11 +46,6 @@ pub fn flag() -> &'static AtomicBool {
     &CANCEL
 }
 
-/// Whether Ctrl-C was pressed and not yet taken note of.
-pub fn is_set() -> bool {
-    CANCEL.load(Ordering::SeqCst)
-}
-
 /// Whether Ctrl-C was pressed since the last call.
 pub fn take() -> bool {
     CANCEL.swap(false, Ordering::SeqCst)

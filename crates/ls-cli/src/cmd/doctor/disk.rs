@@ -12,7 +12,7 @@ use ls_io::{
 use serde::Serialize;
 
 use super::sample::Sample;
-use crate::{disk, output};
+use crate::{disk, interrupt, output};
 
 /// A shorter file is not read to measure with.
 const MIN_FILE: u64 = 16 << 20;
@@ -58,7 +58,9 @@ impl Disk {
         let sample = Sample::create(folder)
             .with_context(|| format!("cannot make a file in {} to read", folder.display()))?;
         let fill = || {
-            sample.fill().with_context(|| format!("cannot write to {} to read", folder.display()))
+            sample
+                .fill(interrupt::flag())
+                .with_context(|| format!("cannot write to {} to read", folder.display()))
         };
         Self::of(path, sample.path(), is_fresh, &mut { fill })
     }

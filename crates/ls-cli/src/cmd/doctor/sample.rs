@@ -3,11 +3,10 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ls_engine::Pcg32;
-
-use crate::interrupt;
 
 /// Bytes of the file, and what is written and synced at once.
 const BYTES: usize = 64 << 20;
@@ -55,13 +54,13 @@ impl Sample {
         &self.path
     }
 
-    /// Writes bytes that no disk makes smaller; after Ctrl-C no more of them.
-    pub fn fill(&self) -> io::Result<()> {
+    /// Writes bytes that no disk makes smaller; no more of them once `stop` is set.
+    pub fn fill(&self, stop: &AtomicBool) -> io::Result<()> {
         let (mut rng, start) = (Pcg32::new(0), Instant::now());
         let mut piece = vec![0; PIECE];
         for done in (0..BYTES).step_by(PIECE) {
             let is_late = done >= ENOUGH && start.elapsed() > PATIENCE;
-            if is_late || interrupt::is_set() {
+            if is_late || stop.load(Ordering::Relaxed) {
                 break;
             }
             for word in piece.chunks_exact_mut(4) {
@@ -82,7 +81,7 @@ mod tests {
     fn nothing_is_left_behind() {
         let dir = tempfile::tempdir().unwrap();
         let sample = Sample::create(dir.path()).unwrap();
-        sample.fill().unwrap();
+        sample.fill(&AtomicBool::new(false)).unwrap();
         assert!(std::fs::metadata(sample.path()).unwrap().len() >= ENOUGH as u64);
         drop(sample);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
