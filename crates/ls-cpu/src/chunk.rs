@@ -4,7 +4,7 @@
 //! wherever and whenever their bytes are there; only the order of a sum changes its last bits, so
 //! whoever wants the same bits each time adds chunks in the same order.
 
-use crate::column::ColumnFormat;
+use crate::column::{ColumnFormat, dequantize_column};
 use crate::elementwise::{Gate, gate_rows};
 use crate::matmul::{BATCH, SCRATCH, Scratch};
 use crate::pool::Split;
@@ -59,6 +59,26 @@ impl ChunkShape {
     /// Values in a row or a column.
     pub fn d_model(&self) -> usize {
         self.d_model
+    }
+
+    /// The gate row, up row and down column of neuron `j` of `chunk` as floats, `[d_model]` each:
+    /// what the kernels multiply with, before anything is rounded.
+    ///
+    /// # Panics
+    ///
+    /// If the chunk has no such neuron, a slice is not `d_model` long, or `bytes` is too short.
+    pub fn dequantize(
+        &self,
+        chunk: Chunk<'_>,
+        j: usize,
+        gate: &mut [f32],
+        up: &mut [f32],
+        down: &mut [f32],
+    ) {
+        self.gate(chunk).dequantize_row(j, gate);
+        self.up(chunk).dequantize_row(j, up);
+        let column = self.column_bytes();
+        dequantize_column(self.down, &self.down(chunk)[j * column..][..column], down);
     }
 
     fn gate<'a>(&self, chunk: Chunk<'a>) -> Matrix<'a> {
@@ -166,6 +186,29 @@ impl Cpu {
         }
         let n_neurons: usize = chunks.iter().map(|chunk| chunk.n_neurons).sum();
         hidden.resize(n * n_neurons, 0.0);
+        self.chunks_neurons(shape, chunks, kind, x, n, hidden);
+        self.add_batch(shape, chunks, n_neurons, hidden, n, out);
+    }
+
+    /// Every value of the neurons of `chunks` for the first `n` rows of `x`, on all threads:
+    /// `hidden[t][j] = act(gate_j · x[t]) · (up_j · x[t])`, `[n, neurons]` with the neurons of one
+    /// chunk after those of the other. [`Cpu::chunks_batch`] multiplies these very bits with the
+    /// down columns.
+    ///
+    /// # Panics
+    ///
+    /// As [`Cpu::chunk`].
+    pub fn chunks_neurons(
+        &self,
+        shape: &ChunkShape,
+        chunks: &[Chunk<'_>],
+        kind: Gate,
+        x: &Activations,
+        n: usize,
+        hidden: &mut [f32],
+    ) {
+        let n_neurons: usize = chunks.iter().map(|chunk| chunk.n_neurons).sum();
+        assert_eq!((x.cols(), hidden.len()), (shape.d_model, n * n_neurons), "{shape:?}");
         let values = Split::new(hidden);
         self.pool.run(n_neurons.div_ceil(TILE_ROWS), &|task| {
             let rows = task * TILE_ROWS..((task + 1) * TILE_ROWS).min(n_neurons);
@@ -181,7 +224,6 @@ impl Cpu {
                 }
             });
         });
-        self.add_batch(shape, chunks, n_neurons, hidden, n, out);
     }
 
     /// Products of neurons `rows`, counted over all chunks, with every row of `x`: of the gate
@@ -262,7 +304,7 @@ impl Cpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::column::{dequantize_column, quantize_column};
+    use crate::column::quantize_column;
     use crate::{Isa, dequantize_row};
 
     /// Chunks of random weights with room between their parts.
@@ -375,6 +417,49 @@ mod tests {
                                 "{format} {down} {isa} n={n}: {out} for {want}"
                             );
                         }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn neurons_and_their_weights_are_those_of_the_definition() {
+        let formats = [
+            (Format::Q8_0, ColumnFormat::Q6, 64),
+            (Format::F32, ColumnFormat::Q4, 32),
+            (Format::F32, ColumnFormat::F16, 33),
+        ];
+        for (format, down, d) in formats {
+            let layer = Layer::new(d, format, down, &[6, 70, 1]);
+            let (mut g, mut u, mut c) = (vec![0.0; d], vec![0.0; d], vec![0.0; d]);
+            let mut j = 0;
+            for chunk in layer.chunks() {
+                for i in 0..chunk.n_neurons {
+                    layer.shape.dequantize(chunk, i, &mut g, &mut u, &mut c);
+                    assert_eq!((&g, &u), (&layer.gate[j], &layer.up[j]));
+                    assert_eq!(c, layer.down[j]);
+                    j += 1;
+                }
+            }
+            for isa in Isa::available() {
+                let cpu = Cpu::new(2, isa).unwrap();
+                for n in [1, 3, 11] {
+                    let (x, n_neurons) = (activations(&cpu, n, d), layer.gate.len());
+                    let mut hidden = vec![0.0; n * n_neurons];
+                    let chunks = layer.chunks();
+                    cpu.chunks_neurons(&layer.shape, &chunks, Gate::Silu, &x, n, &mut hidden);
+                    for (i, h) in hidden.iter().enumerate() {
+                        let x = &x.rows(n)[i / n_neurons * d..][..d];
+                        let dot = |w: &[f32]| -> f64 {
+                            w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+                        };
+                        let (g, u) =
+                            (dot(&layer.gate[i % n_neurons]), dot(&layer.up[i % n_neurons]));
+                        let want = g / (1.0 + (-g).exp()) * u;
+                        let bound = if format.is_quantized() { 0.05 } else { 1e-5 };
+                        let error = (f64::from(*h) - want).abs();
+                        assert!(error <= bound * (g.abs() * u.abs() + 0.5), "{isa} {h} for {want}");
                     }
                 }
             }

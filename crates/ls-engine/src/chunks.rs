@@ -65,6 +65,14 @@ impl ChunkSource {
         }
     }
 
+    /// Begins a pass through one layer alone.
+    pub fn begin_layer(&self, layer: usize) -> ChunkPass<'_> {
+        match self {
+            Self::Mapped(layers) => ChunkPass::Mapped(layers),
+            Self::Streamed(streamer) => ChunkPass::Streamed(streamer.begin_layer(layer)),
+        }
+    }
+
     /// The streaming, if there is any.
     pub fn streamer(&self) -> Option<&Streamer> {
         match self {
@@ -74,7 +82,7 @@ impl ChunkSource {
     }
 }
 
-/// A pass through all layers, each of which is entered and left once, in order.
+/// A pass through all layers, each of which is entered and left once, in order; or through one.
 #[derive(Debug)]
 pub(crate) enum ChunkPass<'a> {
     Mapped(&'a [MappedLayer]),

@@ -79,6 +79,18 @@ pub enum EngineError {
         /// The model.
         path: PathBuf,
     },
+    /// What needs neurons one by one needs a pack, in which they lie so.
+    #[error("{} is no pack; pack it first, so that its neurons can be taken one by one", path.display())]
+    NoChunks {
+        /// The model.
+        path: PathBuf,
+    },
+    /// A pass through the layers cannot go on from a saved place.
+    #[error("cannot go on from what was saved: {reason}; begin anew")]
+    Resume {
+        /// Why.
+        reason: &'static str,
+    },
     /// The system has no memory for something that the plan has room for.
     #[error("cannot allocate {bytes} bytes: {source}")]
     Allocate {

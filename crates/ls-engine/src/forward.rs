@@ -1,6 +1,8 @@
 //! The forward pass: a batch of tokens through all layers.
 
-use ls_cpu::{AttentionShape, Cpu, Gate, Pairing, Product, add, rms_norm, rms_norm_in_place, rope};
+use ls_cpu::{
+    AttentionShape, Cpu, Gate, KvCache, Pairing, Product, add, rms_norm, rms_norm_in_place, rope,
+};
 use ls_model::Config;
 use ls_model::config::{Activation, RopeLayout};
 use parking_lot::Mutex;
@@ -30,22 +32,9 @@ impl Forward<'_> {
         let b = &mut state.buffers;
         self.embed(tokens, &mut b.x[..n * d])?;
         let pass = self.chunks.map(ChunkSource::begin_pass);
-        for (angles, frequencies) in b.angles.iter_mut().zip(self.frequencies) {
-            angles.set(frequencies, start, n);
-        }
+        self.set_angles(b, start, n);
         for (i, layer) in self.weights.layers.iter().enumerate() {
-            self.project(i, layer, b, n);
-            let kv = n * self.config.n_kv_heads * self.config.head_dim;
-            state.cache[i].store(self.cpu, start, &b.k[..kv], &b.v[..kv]);
-            let shape = AttentionShape {
-                n_heads: self.config.n_heads,
-                scale: self.config.attention_scale,
-                window: self.config.window[i],
-            };
-            let heads = self.config.n_heads * self.config.head_dim;
-            let (q, attended) = (&b.q[..n * heads], &mut b.attended[..n * heads]);
-            self.cpu.attention(shape, &state.cache[i], start, n, q, attended);
-            self.attention_output(layer, b, n);
+            self.attend(i, layer, &mut state.cache[i], b, start, n);
             self.mlp(i, layer, pass.as_ref(), b, n)?;
         }
         if let Some(pass) = pass {
@@ -65,7 +54,40 @@ impl Forward<'_> {
         self.cpu.matmul(self.weights.head(), &b.last, rows.len(), out);
     }
 
-    fn embed(&self, tokens: &[u32], x: &mut [f32]) -> Result<(), EngineError> {
+    /// The angles of positions `start..start + n`, which attention rotates by.
+    pub fn set_angles(&self, b: &mut Buffers, start: usize, n: usize) {
+        for (angles, frequencies) in b.angles.iter_mut().zip(self.frequencies) {
+            angles.set(frequencies, start, n);
+        }
+    }
+
+    /// Attention of layer `i` for the `n` tokens from position `start` on, whose residual streams
+    /// are in the buffers and whose predecessors' keys and values are in `cache`.
+    pub fn attend(
+        &self,
+        i: usize,
+        layer: &Layer,
+        cache: &mut KvCache,
+        b: &mut Buffers,
+        start: usize,
+        n: usize,
+    ) {
+        self.project(i, layer, b, n);
+        let kv = n * self.config.n_kv_heads * self.config.head_dim;
+        cache.store(self.cpu, start, &b.k[..kv], &b.v[..kv]);
+        let shape = AttentionShape {
+            n_heads: self.config.n_heads,
+            scale: self.config.attention_scale,
+            window: self.config.window[i],
+        };
+        let heads = self.config.n_heads * self.config.head_dim;
+        let (q, attended) = (&b.q[..n * heads], &mut b.attended[..n * heads]);
+        self.cpu.attention(shape, cache, start, n, q, attended);
+        self.attention_output(layer, b, n);
+    }
+
+    /// The embeddings of `tokens`, `[n, d_model]`.
+    pub fn embed(&self, tokens: &[u32], x: &mut [f32]) -> Result<(), EngineError> {
         self.weights.embedding.lookup(tokens, x)?;
         if self.config.embedding_scale != 1.0 {
             x.iter_mut().for_each(|x| *x *= self.config.embedding_scale);
@@ -131,7 +153,8 @@ impl Forward<'_> {
         self.add_delta(&layer.post_attn_norm, b, n);
     }
 
-    fn mlp(
+    /// The MLP of layer `i` for the `n` tokens in the buffers; `pass` when it is chunks.
+    pub fn mlp(
         &self,
         i: usize,
         layer: &Layer,
@@ -140,10 +163,7 @@ impl Forward<'_> {
         n: usize,
     ) -> Result<(), EngineError> {
         let (cpu, d) = (self.cpu, self.config.d_model);
-        let gate = match self.config.activation {
-            Activation::Silu => Gate::Silu,
-            Activation::GeluTanh => Gate::GeluTanh,
-        };
+        let gate = self.gate();
         self.norm(&layer.ffn_norm, &b.x, &mut b.normed, n);
         match (&layer.mlp, &mut b.hidden, pass) {
             (Mlp::Rows { gate: gate_rows, up, down }, Hidden::Rows(hidden), _) => {
@@ -237,21 +257,34 @@ impl Forward<'_> {
         Ok(())
     }
 
-    fn norm(&self, weight: &[f32], x: &[f32], out: &mut ls_cpu::Activations, n: usize) {
+    /// The function of the MLP's gate.
+    pub fn gate(&self) -> Gate {
+        match self.config.activation {
+            Activation::Silu => Gate::Silu,
+            Activation::GeluTanh => Gate::GeluTanh,
+        }
+    }
+
+    /// The first `n` rows of `x`, normalised with `weight`.
+    pub fn norm(&self, weight: &[f32], x: &[f32], out: &mut ls_cpu::Activations, n: usize) {
         let (d, isa, eps) = (self.config.d_model, self.cpu.isa(), self.config.norm_eps);
         out.fill(self.cpu, n, &|t, out| rms_norm(isa, &x[t * d..][..d], weight, eps, out));
     }
 
-    /// Adds a block's output to the residual stream, normalised first where the model does so.
     fn add_delta(&self, norm: &Option<Vec<f32>>, b: &mut Buffers, n: usize) {
+        let len = n * self.config.d_model;
+        self.add_output(norm, &mut b.delta[..len], &mut b.x[..len]);
+    }
+
+    /// Adds a block's output, `[n, d_model]`, to residual streams, normalised first where the model
+    /// does so.
+    pub fn add_output(&self, norm: &Option<Vec<f32>>, delta: &mut [f32], x: &mut [f32]) {
         let (d, isa, eps) = (self.config.d_model, self.cpu.isa(), self.config.norm_eps);
         let pool = self.cpu.pool();
         if let Some(norm) = norm {
-            pool.for_each_chunk(&mut b.delta[..n * d], d, &|_, row| {
-                rms_norm_in_place(isa, row, norm, eps);
-            });
+            pool.for_each_chunk(delta, d, &|_, row| rms_norm_in_place(isa, row, norm, eps));
         }
-        let delta = &b.delta;
-        pool.for_each_chunk(&mut b.x[..n * d], d, &|t, x| add(isa, x, &delta[t * d..][..d]));
+        let delta = &*delta;
+        pool.for_each_chunk(x, d, &|t, x| add(isa, x, &delta[t * d..][..d]));
     }
 }

@@ -11,7 +11,7 @@ use crate::chunks::ChunkSource;
 use crate::forward::Forward;
 use crate::load::{Budgeted, Loaded, StreamOptions};
 use crate::rotary::Frequencies;
-use crate::state::{LOGIT_ROWS, MlpSize};
+use crate::state::{Buffers, LOGIT_ROWS, MlpSize};
 use crate::weights::Weights;
 use crate::{EngineError, State, StreamStats};
 
@@ -26,6 +26,8 @@ pub struct LoadOptions {
     pub budget: Option<u64>,
     /// How chunks are streamed and kept.
     pub stream: StreamOptions,
+    /// Bytes of the budget that are left to the caller.
+    pub reserve: u64,
     /// Compute threads; 0: one for each core that the process may use.
     pub threads: usize,
     /// Tokens of context; 0: the model's own, at most 4096, or fewer under a small budget.
@@ -195,27 +197,39 @@ impl Engine {
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.check(state, tokens)?;
-        let (forward, vocab_size) = (self.forward(), self.config().vocab_size);
-        let mut logits = vec![0.0; LOGIT_ROWS.min(tokens.len()) * vocab_size];
+        let forward = self.forward();
         let before = state.len;
         for batch in batches(tokens.len(), self.mlp.batch().min(state.capacity)) {
-            let first = batch.start;
             if let Err(error) = forward.tokens(state, &tokens[batch.clone()]) {
                 state.truncate(before);
                 return Err(error);
             }
-            let mut at = from.saturating_sub(first);
-            while at < batch.len() {
-                let end = (at + LOGIT_ROWS).min(batch.len());
-                let logits = &mut logits[..(end - at) * vocab_size];
-                forward.logits(&mut state.buffers, at..end, logits);
-                for (i, logits) in logits.chunks_exact(vocab_size).enumerate() {
-                    each(first + at + i, logits);
-                }
-                at = end;
-            }
+            self.each_logits(&mut state.buffers, batch, from, each);
         }
         Ok(())
+    }
+
+    /// The logits after each token of a batch that is in the buffers: of those of `batch` that are
+    /// `from` or later.
+    pub(crate) fn each_logits(
+        &self,
+        b: &mut Buffers,
+        batch: std::ops::Range<usize>,
+        from: usize,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) {
+        let (forward, vocab_size) = (self.forward(), self.config().vocab_size);
+        let first = from.saturating_sub(batch.start).min(batch.len());
+        let mut logits = Vec::new();
+        // Of few rows only when few are asked for: those round otherwise.
+        for rows in batches(batch.len() - first, LOGIT_ROWS) {
+            let rows = first + rows.start..first + rows.end;
+            logits.resize(rows.len() * vocab_size, 0.0);
+            forward.logits(b, rows.clone(), &mut logits);
+            for (i, logits) in rows.zip(logits.chunks_exact(vocab_size)) {
+                each(batch.start + i, logits);
+            }
+        }
     }
 
     /// Appends one token and returns the logits after it, `[vocab_size]`. Allocates nothing, unless
@@ -228,7 +242,32 @@ impl Engine {
         self.prefill(state, &[token])
     }
 
-    fn forward(&self) -> Forward<'_> {
+    /// A state with keys and values of one layer, for `capacity` tokens.
+    pub(crate) fn one_layer_state(&self, capacity: usize) -> Result<State, EngineError> {
+        let state = State::of_layers(self.config(), 1, capacity, self.mlp)?;
+        self.cpu.reserve(capacity);
+        Ok(state)
+    }
+
+    /// Tokens that go through a layer together.
+    pub(crate) fn batch(&self) -> usize {
+        self.mlp.batch()
+    }
+
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    pub(crate) fn chunks(&self) -> Option<&ChunkSource> {
+        self.chunks.as_ref()
+    }
+
+    /// Whether chunks are read as they are needed.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.chunks.as_ref().and_then(ChunkSource::streamer).is_some()
+    }
+
+    pub(crate) fn forward(&self) -> Forward<'_> {
         Forward {
             cpu: &self.cpu,
             config: self.config(),
@@ -239,17 +278,27 @@ impl Engine {
     }
 
     fn check(&self, state: &State, tokens: &[u32]) -> Result<(), EngineError> {
+        self.check_tokens(tokens)?;
+        if tokens.len() > state.capacity - state.len {
+            return Err(EngineError::ContextFull { limit: state.capacity });
+        }
+        self.check_whole()
+    }
+
+    /// Whether there are tokens, and the model has all of them.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
         let vocab_size = self.config().vocab_size;
         if tokens.is_empty() {
             return Err(EngineError::NoTokens);
         }
-        if let Some(&token) = tokens.iter().find(|t| **t as usize >= vocab_size) {
-            return Err(EngineError::UnknownToken { token, vocab_size });
+        match tokens.iter().find(|t| **t as usize >= vocab_size) {
+            Some(&token) => Err(EngineError::UnknownToken { token, vocab_size }),
+            None => Ok(()),
         }
-        if tokens.len() > state.capacity - state.len {
-            return Err(EngineError::ContextFull { limit: state.capacity });
-        }
-        // The weights are read from the mapped file: were it cut, the process would be killed.
+    }
+
+    /// The weights are read from the mapped file: were it cut, the process would be killed.
+    pub(crate) fn check_whole(&self) -> Result<(), EngineError> {
         Ok(self.model.check_whole()?)
     }
 }
@@ -260,7 +309,7 @@ impl Engine {
 /// Shorter batches are computed another way, which rounds otherwise. So the bits of a prompt's
 /// logits do not depend on how large batches are, which a budget decides. Batches begin at multiples
 /// of four, as attention's groups of queries do.
-fn batches(n: usize, batch: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub(crate) fn batches(n: usize, batch: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let rest = n % batch;
     let needs_more = n > batch && rest > 0 && rest < ls_cpu::BATCH;
     let last = if needs_more { n - rest - ls_cpu::BATCH } else { n };

@@ -177,7 +177,8 @@ fn needs(
         resident: Tensors::resident_bytes(model),
         kv: kv_bytes(config, context).ok_or_else(memory)? as u64,
         buffers: (buffer_bytes(config, context, mlp).ok_or_else(memory)? as u64)
-            .saturating_add(scratch_bytes(model, layers, options.threads, sizes)),
+            .saturating_add(scratch_bytes(model, layers, options.threads, sizes))
+            .saturating_add(options.reserve),
         io: IO_BYTES
             + reading_threads(options, backend, pack.rows().is_some())
             + schedule_bytes(layers)

@@ -58,6 +58,13 @@ pub(crate) struct Buffers {
     pub angles: [Angles; 2],
 }
 
+impl Buffers {
+    /// Tokens that fit; `d_model` is the width of the residual stream.
+    pub fn batch(&self, d_model: usize) -> usize {
+        self.x.len() / d_model
+    }
+}
+
 /// The MLP's neurons.
 #[derive(Debug)]
 pub(crate) enum Hidden {
@@ -70,6 +77,16 @@ pub(crate) enum Hidden {
         /// Neurons of one segment, for many tokens.
         neurons: Vec<f32>,
     },
+}
+
+impl Hidden {
+    /// Room for the neurons of one segment, for many tokens.
+    pub fn neurons(&mut self) -> &mut Vec<f32> {
+        match self {
+            Self::Segments { neurons, .. } => neurons,
+            Self::Rows(_) => unreachable!("buffers are made for the weights"),
+        }
+    }
 }
 
 /// What the buffers of the MLP depend on.
@@ -141,7 +158,17 @@ pub(crate) fn buffer_bytes(config: &Config, capacity: usize, mlp: MlpSize) -> Op
 
 impl State {
     pub(crate) fn new(config: &Config, capacity: usize, mlp: MlpSize) -> Result<Self, EngineError> {
-        let kv = kv_bytes(config, capacity);
+        Self::of_layers(config, config.n_layers, capacity, mlp)
+    }
+
+    /// With keys and values of so many layers.
+    pub(crate) fn of_layers(
+        config: &Config,
+        n_layers: usize,
+        capacity: usize,
+        mlp: MlpSize,
+    ) -> Result<Self, EngineError> {
+        let kv = kv_bytes(config, capacity).map(|all| all / config.n_layers.max(1) * n_layers);
         let buffers = buffer_bytes(config, capacity, mlp);
         let bytes = kv.zip(buffers).and_then(|(kv, buffers)| kv.checked_add(buffers));
         // Allocations that fail end the process, so the whole of it is asked for once before.
@@ -158,7 +185,7 @@ impl State {
         Ok(Self {
             len: 0,
             capacity,
-            cache: (0..config.n_layers).map(|_| cache()).collect(),
+            cache: (0..n_layers).map(|_| cache()).collect(),
             buffers: Buffers {
                 x: vec![0.0; batch * config.d_model],
                 normed: Activations::new(batch, config.d_model),

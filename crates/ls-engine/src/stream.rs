@@ -291,6 +291,24 @@ impl Streamer {
         pass
     }
 
+    /// Begins a pass through one layer alone, of which it takes the segments in order. What was read
+    /// ahead for a pass through all layers is given back; nothing is read beyond the layer.
+    pub fn begin_layer(&self, layer: usize) -> Pass<'_> {
+        let mut number = self.pass.lock();
+        // The numbers of what was scheduled ahead are not used again.
+        *number += 1;
+        self.reset(*number);
+        let base = *number * self.order.len();
+        {
+            let mut schedule = self.schedule.lock();
+            schedule.segment = base + self.order.first[layer];
+            schedule.limit = base + self.order.first[layer + 1];
+        }
+        let pass = Pass { streamer: self, number, base, is_complete: false };
+        self.pump();
+        pass
+    }
+
     /// Schedules what frames allow.
     fn pump(&self) {
         let mut schedule = self.schedule.lock();

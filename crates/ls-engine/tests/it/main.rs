@@ -4,6 +4,7 @@
 
 mod consistency;
 mod golden;
+mod layerwise;
 mod real;
 mod streaming;
 

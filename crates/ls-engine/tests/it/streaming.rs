@@ -19,7 +19,7 @@ use crate::fixtures;
 const CONTEXT: usize = 256;
 
 /// Packs a fixture, with small chunks so that there are many.
-fn packed(model: &Path, folder: &Path) -> PathBuf {
+pub fn packed(model: &Path, folder: &Path) -> PathBuf {
     let model = ModelFile::open(model).unwrap();
     let out = folder.join("model.lspack");
     let d_model = model.config().d_model;
@@ -35,19 +35,19 @@ fn packed(model: &Path, folder: &Path) -> PathBuf {
     out
 }
 
-fn tiny_pack() -> (tempfile::TempDir, PathBuf) {
+pub fn tiny_pack() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = packed(&fixtures().join("tiny-book.gguf"), dir.path());
     (dir, path)
 }
 
-fn in_memory(path: &Path) -> Engine {
+pub fn in_memory(path: &Path) -> Engine {
     let options = LoadOptions { threads: 2, context: CONTEXT, ..LoadOptions::default() };
     Engine::load(path, &options).unwrap()
 }
 
 /// Under a budget that is no limit but for the cache.
-fn streamed(path: &Path, threads: usize, stream: StreamOptions) -> Result<Engine, EngineError> {
+pub fn streamed(path: &Path, threads: usize, stream: StreamOptions) -> Result<Engine, EngineError> {
     let budget = Some(1 << 40);
     let options = LoadOptions { threads, context: CONTEXT, budget, stream, ..Default::default() };
     Engine::load(path, &options)
@@ -74,7 +74,7 @@ fn curve() -> impl Strategy<Value = Curve> {
 }
 
 /// Bytes of all chunks.
-fn chunk_bytes(path: &Path) -> u64 {
+pub fn chunk_bytes(path: &Path) -> u64 {
     let model = ModelFile::open(path).unwrap();
     model.pack().unwrap().layers().iter().map(|layer| layer.stored_bytes()).sum()
 }

@@ -155,6 +155,11 @@ impl Header {
     }
 }
 
+/// The checksum of a page that was decoded.
+pub(super) fn header_sum(page: &[u8]) -> u64 {
+    page.last_chunk().map_or(0, |sum| u64::from_le_bytes(*sum))
+}
+
 /// What stands between the version and the table of sections.
 struct Fixed {
     flags: u32,

@@ -10,7 +10,7 @@ use super::blobs::{self, BlobEntry};
 use super::checksum::{TensorDamage, sum};
 use super::directory::{Directory, MAX_DIRECTORY, TensorEntry};
 use super::file_error::PackFileError;
-use super::header::{HEADER_BYTES, Header, Section, SectionKind};
+use super::header::{HEADER_BYTES, Header, Section, SectionKind, header_sum};
 use super::{ALIGN, Facts, LayerLayout, RowLayout};
 use crate::config::{self, Config};
 use crate::gguf::{first_overlap, parse_image};
@@ -41,12 +41,19 @@ pub struct Pack {
     rows: Option<RowLayout>,
     orders: Vec<Option<Vec<u32>>>,
     sums: HashMap<String, u64>,
+    checksum: u64,
 }
 
 impl Pack {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The checksum of the header, which has those of all sections: files that were made for this
+    /// very pack name it.
+    pub fn checksum(&self) -> u64 {
+        self.checksum
     }
 
     /// How the pack was made.
@@ -138,7 +145,7 @@ pub(crate) fn open(path: &Path) -> Result<(Source, Config, Weights, Pack), Model
             .map_err(|error| at(PackFileError::Facts(error)))?,
         None => return Err(at(PackFileError::MissingBlob { blob: FACTS })),
     };
-    let (pack, tensors) = assemble(path, facts, directory);
+    let (pack, tensors) = assemble(path, facts, directory, header_sum(&page));
     check_apart(&tensors).map_err(at)?;
     let weights = weights(&file, &pack, tensors)?;
     let (source, mut config) = read_source(path, &blobs, &weights, &pack)?;
@@ -245,11 +252,16 @@ fn entry(what: String, reason: &'static str) -> PackFileError {
     PackFileError::Entry { what, reason }
 }
 
-fn assemble(path: &Path, facts: Facts, directory: Directory) -> (Pack, Vec<TensorInfo>) {
+fn assemble(
+    path: &Path,
+    facts: Facts,
+    directory: Directory,
+    checksum: u64,
+) -> (Pack, Vec<TensorInfo>) {
     let Directory { tensors, rows, layers, orders } = directory;
     let sums = tensors.iter().map(|t| (t.info.name.clone(), t.sum)).collect();
     let tensors = tensors.into_iter().map(|tensor| tensor.info).collect();
-    (Pack { path: path.to_owned(), facts, layers, rows, orders, sums }, tensors)
+    (Pack { path: path.to_owned(), facts, layers, rows, orders, sums, checksum }, tensors)
 }
 
 fn weights(
