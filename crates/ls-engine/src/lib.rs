@@ -57,6 +57,7 @@ mod stream;
 mod stream_stats;
 pub mod system;
 mod tensors;
+pub mod trace;
 mod weights;
 
 pub use budget::{Floor, Plan};

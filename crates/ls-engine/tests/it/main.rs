@@ -7,6 +7,7 @@ mod golden;
 mod layerwise;
 mod real;
 mod streaming;
+mod trace;
 
 use std::path::{Path, PathBuf};
 
