@@ -7,7 +7,7 @@ use ls_engine::{BackendKind, PolicyKind};
 use ls_model::pack;
 
 use crate::cmd;
-use crate::size::Budget;
+use crate::size::{self, Budget};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted with Ctrl-C.";
@@ -32,6 +32,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Measure how well a model predicts a text
     Perplexity(PerplexityArgs),
+    /// Record what a text shows of a pack's MLPs, to train predictors on
+    Calibrate(CalibrateArgs),
     /// Measure prompt and decode speed
     Bench(BenchArgs),
     /// Show what this machine offers
@@ -376,6 +378,61 @@ pub struct PerplexityArgs {
     /// Measure only this many windows [default: all]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub chunks: Option<u64>,
+    /// Compute threads [default: one for each usable core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Budget and streaming.
+    #[command(flatten)]
+    pub stream: StreamArgs,
+}
+
+const CALIBRATE_EXAMPLES: &str = "\
+The text goes through the model one layer at a time, so that a model that is larger than memory is
+read once for thousands of tokens. What enters each MLP is written to a trace, of as many tokens,
+evenly spread, as fit the limit. Beside the model it takes memory for each token: 4 bytes times the
+width of the model.
+
+Ctrl-C keeps what is done; the same command with --resume goes on there.
+
+Examples:
+  leanstream calibrate model.lspack -f book.txt
+  leanstream calibrate model.lspack -f book.txt --tokens 100000 --trace-limit 4GB -o book.lstrace
+  leanstream calibrate model.lspack -f book.txt --budget 700MB --resume";
+
+/// Arguments of `calibrate`.
+#[derive(Debug, Args)]
+#[command(after_help = CALIBRATE_EXAMPLES)]
+pub struct CalibrateArgs {
+    /// A .lspack file
+    pub model: PathBuf,
+    /// The text; a line break at its end is left out
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// The trace to write [default: the model's name with .lstrace, here]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Most tokens of the text to use
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = positive())]
+    pub tokens: u64,
+    /// Tokens of a window, at least 8; each is computed by itself
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u64).range(8..=u64::from(u32::MAX)))]
+    pub context: u64,
+    /// Most bytes that the trace may have, like 500MB; of more tokens some are sampled
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size::bytes)]
+    pub trace_limit: u64,
+    /// What tokens are sampled by
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Go on with an interrupted recording, if there is one
+    #[arg(long)]
+    pub resume: bool,
+    /// Replace the trace if it exists
+    #[arg(long)]
+    pub force: bool,
     /// Compute threads [default: one for each usable core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

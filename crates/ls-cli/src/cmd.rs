@@ -1,6 +1,7 @@
 //! The commands, and what several of them do.
 
 pub mod bench;
+pub mod calibrate;
 pub mod chat;
 pub mod doctor;
 pub mod inspect;
@@ -9,6 +10,7 @@ pub mod pack;
 pub mod perplexity;
 pub mod run;
 
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
@@ -132,7 +134,21 @@ fn check_path(path: &Path) -> anyhow::Result<()> {
 
 /// The text of a file, without a line break at its end, which is the editor's and not the text's.
 fn read_text(path: &Path) -> anyhow::Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    read_start(path, u64::MAX)
+}
+
+/// As [`read_text`], of a file that is longer than `limit` bytes as many whole characters as fit.
+fn read_start(path: &Path, limit: u64) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    if bytes.len() as u64 == limit {
+        let cut = std::str::from_utf8(&bytes).map_err(|e| (e.error_len(), e.valid_up_to()));
+        if let Err((None, valid)) = cut {
+            bytes.truncate(valid);
+        }
+    }
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         anyhow::anyhow!(
@@ -171,6 +187,10 @@ mod tests {
         for (bytes, text) in [("a\n\n", "a\n"), ("a\r\n", "a"), ("a", "a"), ("", "")] {
             std::fs::write(&path, bytes).unwrap();
             assert_eq!(read_text(&path).unwrap(), text);
+        }
+        std::fs::write(&path, "aäöü").unwrap();
+        for (limit, text) in [(7, "aäöü"), (6, "aäö"), (5, "aäö"), (1, "a"), (0, "")] {
+            assert_eq!(read_start(&path, limit).unwrap(), text);
         }
         std::fs::write(&path, b"ab\xff").unwrap();
         let error = read_text(&path).unwrap_err().to_string();

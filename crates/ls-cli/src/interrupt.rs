@@ -1,5 +1,6 @@
 //! Ctrl-C: the first ends the present answer, the second the program.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +14,11 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Ctrl-C was pressed before there was anything to show.
 #[derive(Debug)]
-pub struct Interrupted(pub &'static str);
+pub struct Interrupted(pub Cow<'static, str>);
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str(&self.0)
     }
 }
 

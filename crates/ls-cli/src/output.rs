@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ls_engine::trace::TraceError;
 use ls_engine::{EngineError, GenerateError, PerplexityError};
 use ls_model::pack::PackError;
 use serde::Serialize;
@@ -64,12 +65,22 @@ fn flag(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(PackError::<Infallible>::Exists { .. }) = error.downcast_ref() {
         return Some("--force".into());
     }
+    match error.downcast_ref() {
+        Some(TraceError::Exists { .. }) => return Some("--force".into()),
+        Some(TraceError::Unfinished { .. }) => return Some("--resume, or --force".into()),
+        Some(TraceError::Other { .. }) => return Some("--force".into()),
+        Some(TraceError::Limit { .. }) => return Some("--trace-limit".into()),
+        _ => {}
+    }
     let engine = match error.downcast_ref() {
         Some(GenerateError::PromptTooLong { .. }) => return Some("--context".into()),
         Some(GenerateError::Engine(engine)) => Some(engine),
         _ => match error.downcast_ref() {
             Some(PerplexityError::Engine(engine)) => Some(engine),
-            _ => error.downcast_ref(),
+            _ => match error.downcast_ref() {
+                Some(TraceError::Engine(engine)) => Some(engine),
+                _ => error.downcast_ref(),
+            },
         },
     };
     match engine? {

@@ -37,22 +37,26 @@ impl FromStr for Budget {
         match text {
             "auto" => Ok(Self::Auto),
             "none" => Ok(Self::None),
-            size => parse(size).map(Self::Bytes),
+            size => parse(size)
+                .map(Self::Bytes)
+                .ok_or("expected a size like 700MB, 700MiB or 1.5GB, or auto, or none".into()),
         }
     }
 }
 
 /// `700MB` is 700 · 10⁶ bytes, `700MiB` and `700M` are 700 · 2²⁰.
-fn parse(text: &str) -> Result<u64, String> {
+fn parse(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = unit.trim().to_ascii_lowercase();
     let factor = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
     let value = number.parse::<f64>().ok().zip(factor).map(|(n, factor)| n * factor as f64);
-    match value {
-        Some(bytes) if bytes >= 1.0 && bytes < u64::MAX as f64 => Ok(bytes as u64),
-        _ => Err("expected a size like 700MB, 700MiB or 1.5GB, or auto, or none".into()),
-    }
+    value.filter(|bytes| *bytes >= 1.0 && *bytes < u64::MAX as f64).map(|bytes| bytes as u64)
+}
+
+/// A size that is no budget.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    parse(text).ok_or("expected a size like 700MB, 700MiB or 1.5GB".into())
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     };
     spinner.finish_and_clear();
     if interrupt::take() {
-        return Err(Interrupted("interrupted").into());
+        return Err(Interrupted("interrupted".into()).into());
     }
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),

@@ -25,9 +25,21 @@ pub fn load(
     stream: &StreamArgs,
     remedy: &str,
 ) -> anyhow::Result<Engine> {
+    load_beside(0, path, asked_context, threads, stream, remedy)
+}
+
+/// As [`load`], beside something that needs `reserve` bytes of the budget.
+pub fn load_beside(
+    reserve: u64,
+    path: &Path,
+    asked_context: Option<u64>,
+    threads: Option<u16>,
+    stream: &StreamArgs,
+    remedy: &str,
+) -> anyhow::Result<Engine> {
     check_path(path)?;
     let threads = threads.map_or_else(|| system::cores().usable, usize::from);
-    let (path, budget) = place(path, asked_context, threads, stream.budget, remedy)?;
+    let (path, budget) = place(path, asked_context, threads, stream.budget, reserve, remedy)?;
     let (backend, depth) = (stream.io.kind(), usize::from(stream.io_depth));
     let curve = budget.and_then(|_| disk::known_curve(&path, backend, depth));
     let spinner = output::spinner(format!("loading {}", path.display()));
@@ -35,6 +47,7 @@ pub fn load(
         threads,
         context: asked_context.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX)),
         budget,
+        reserve,
         stream: StreamOptions {
             cache: stream.cache.kind(),
             prefetch: if stream.no_prefetch { Prefetch::Off } else { Prefetch::On },
@@ -74,6 +87,7 @@ fn place(
     asked_context: Option<u64>,
     threads: usize,
     budget: Budget,
+    reserve: u64,
     remedy: &str,
 ) -> anyhow::Result<(PathBuf, Option<u64>)> {
     let bytes = match budget {
@@ -89,7 +103,8 @@ fn place(
     let model = ModelFile::open(path)?;
     let kv =
         kv_bytes_per_token(model.config()).saturating_mul(context(model.config(), asked_context));
-    let needed = model.weights_bytes().saturating_add(kv).saturating_add(OTHER_BYTES);
+    let needed = [model.weights_bytes(), kv, OTHER_BYTES, reserve].into_iter();
+    let needed = needed.fold(0, u64::saturating_add);
     if needed <= bytes {
         return Ok((path.to_owned(), None));
     }

@@ -51,7 +51,7 @@ pub fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     };
     let threads = args.threads.map_or_else(|| system::cores().usable, usize::from);
     let Some(summary) = pack(&model, &out, &options, threads)? else {
-        return Err(Interrupted("packing was interrupted; nothing was written").into());
+        return Err(Interrupted("packing was interrupted; nothing was written".into()).into());
     };
     report(args, &model, &out, &options, &summary, start.elapsed().as_secs_f64())?;
     Ok(ExitCode::SUCCESS)
@@ -75,7 +75,7 @@ pub fn pack_for_cache(model: &ModelFile, out: &Path, threads: usize) -> anyhow::
     let options = PackOptions { layer_down, force: true, ..options() };
     match pack(model, out, &options, threads)? {
         Some(_) => Ok(()),
-        None => Err(Interrupted("packing was interrupted; nothing was written").into()),
+        None => Err(Interrupted("packing was interrupted; nothing was written".into()).into()),
     }
 }
 

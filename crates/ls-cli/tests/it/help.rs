@@ -33,6 +33,11 @@ fn help_of_perplexity() {
 }
 
 #[test]
+fn help_of_calibrate() {
+    insta::assert_snapshot!(help(&["calibrate", "--help"]));
+}
+
+#[test]
 fn help_of_bench() {
     insta::assert_snapshot!(help(&["bench", "--help"]));
 }

@@ -3,6 +3,7 @@
 // Clippy knows test functions, but not the helpers beside them, as part of the tests.
 #![allow(clippy::unwrap_used)]
 
+mod calibrate;
 mod errors;
 mod help;
 mod models;

@@ -121,7 +121,7 @@ impl Check<'_> {
 
     fn read(&mut self, offset: u64, len: usize) -> anyhow::Result<Vec<u8>> {
         if interrupt::take() {
-            return Err(Interrupted("the check was interrupted").into());
+            return Err(Interrupted("the check was interrupted".into()).into());
         }
         let mut bytes = vec![0; len];
         self.file
