@@ -5,8 +5,8 @@
 //! would read the whole model for each window. Between a layer's attention and its MLP the residual
 //! streams of all tokens are at hand: that is what predictors of the MLP's neurons see.
 //!
-//! Memory: the residual stream of every token, the outputs of one group of tokens' MLP (64 MiB at
-//! most), keys and values of one window in one layer, and the buffers of a batch. See
+//! Memory: the residual stream of every token, inputs and outputs of the MLP of one group of tokens
+//! (64 MiB at most), keys and values of one window in one layer, and the buffers of a batch. See
 //! [`layerwise_bytes`].
 
 use std::ops::Range;
@@ -17,19 +17,23 @@ use ls_model::Config;
 use crate::chunks::ChunkSource;
 use crate::forward::Forward;
 use crate::model::{Engine, batches};
+use crate::state::Buffers;
 use crate::weights::{ChunkedMlp, Layer, Mlp};
 use crate::{EngineError, State};
 
-/// Bytes of MLP outputs that exist at once: so many tokens use each chunk of a layer when it has been
-/// read.
+/// Bytes of the MLP's inputs and outputs that exist at once: so many tokens use each chunk of a layer
+/// when it has been read.
 const GROUP_BYTES: usize = 64 << 20;
+
+/// Bytes of an input, as a float and in 8 bits, and of an output.
+const IN_AND_OUT: usize = 10;
 
 /// Bytes that a [`Layerwise`] of `n_tokens` tokens holds beside what a [`State`] would; for
 /// [`LoadOptions::reserve`](crate::LoadOptions::reserve).
 pub fn layerwise_bytes(config: &Config, n_tokens: usize) -> u64 {
-    let row = (config.d_model as u64).saturating_mul(4);
-    let all = row.saturating_mul(n_tokens as u64);
-    all.saturating_add(all.min(GROUP_BYTES as u64 + row * ls_cpu::BATCH as u64))
+    let values = (config.d_model as u64).saturating_mul(n_tokens as u64);
+    let group = values.saturating_mul(IN_AND_OUT as u64).min(GROUP_BYTES as u64);
+    values.saturating_mul(4).saturating_add(group)
 }
 
 /// A part of a layer.
@@ -87,8 +91,11 @@ pub struct Layerwise<'a> {
     x: Vec<f32>,
     /// What the MLP adds for a group of tokens, `[group, d_model]`.
     delta: Vec<f32>,
-    /// Tokens of a group.
+    /// What the MLP of a group of tokens sees, by batches.
+    normed: Vec<Activations>,
+    /// Tokens of a group, and of a batch.
     group: usize,
+    batch: usize,
     /// Buffers, with keys and values of one layer.
     state: State,
     /// The first position, and the number of tokens, that the buffers' angles are for.
@@ -108,8 +115,7 @@ impl<'a> Layerwise<'a> {
         let d = engine.config().d_model;
         for (tokens, range) in windows.iter().zip(&pass.windows) {
             let x = &mut pass.x[range.start * d..range.end * d];
-            let batch = pass.state.buffers.batch(d);
-            for (tokens, x) in tokens.chunks(batch).zip(x.chunks_mut(batch * d)) {
+            for (tokens, x) in tokens.chunks(pass.batch).zip(x.chunks_mut(pass.batch * d)) {
                 forward.embed(tokens, x)?;
             }
         }
@@ -164,20 +170,32 @@ impl<'a> Layerwise<'a> {
         if n_tokens == 0 {
             return Err(EngineError::NoTokens);
         }
-        let (d, batch) = (config.d_model, engine.batch());
+        let d = config.d_model;
+        let capacity = longest.max(engine.batch().min(n_tokens).min(engine.context()));
+        let state = engine.one_layer_state(capacity)?;
+        let batch = state.buffers.batch(d);
         let group = match engine.is_streaming() {
             // Chunks in the mapped file can be used again for the next batch.
             false => batch,
-            true => (GROUP_BYTES / 4 / d.max(1)).max(batch),
+            true => (GROUP_BYTES / IN_AND_OUT / d.max(1)).max(batch),
         };
         let group = group.min(n_tokens);
-        let capacity = longest.max(batch.min(n_tokens).min(engine.context()));
-        let x = zeros(n_tokens, d)?;
-        // A group that would leave a few tokens over takes some fewer, so none is longer.
-        let delta = zeros(group, d)?;
-        let state = engine.one_layer_state(capacity)?;
-        let (position, angles) = (Position::START, (0, 0));
-        Ok(Self { engine, windows: ranges, position, x, delta, group, state, angles })
+        let (x, delta) = (zeros(n_tokens, d)?, zeros(group, d)?);
+        // Allocations that fail end the process, so room for these is asked for before.
+        drop(room(group, 2 * d)?);
+        let normed = (0..group.div_ceil(batch)).map(|_| Activations::new(batch.min(group), d));
+        Ok(Self {
+            engine,
+            windows: ranges,
+            position: Position::START,
+            x,
+            delta,
+            normed: normed.collect(),
+            group,
+            batch,
+            state,
+            angles: (0, 0),
+        })
     }
 
     /// Tokens of all windows.
@@ -293,7 +311,7 @@ impl<'a> Layerwise<'a> {
         let first = self.windows.partition_point(|window| window.end <= self.position.done);
         let window = self.windows[first].clone();
         let (b, cache) = (&mut self.state.buffers, &mut self.state.cache[0]);
-        for batch in batches(window.len(), b.batch(d)) {
+        for batch in batches(window.len(), self.batch) {
             let (start, n) = (batch.start, batch.len());
             if self.angles != (start, n) {
                 forward.set_angles(b, start, n);
@@ -317,7 +335,7 @@ impl<'a> Layerwise<'a> {
             }
             _ => {
                 let b = &mut self.state.buffers;
-                for batch in batches(group.len(), b.batch(d)) {
+                for batch in batches(group.len(), self.batch) {
                     let n = batch.len();
                     let x = &mut self.x[(group.start + batch.start) * d..][..n * d];
                     b.x[..n * d].copy_from_slice(x);
@@ -342,15 +360,12 @@ impl<'a> Layerwise<'a> {
         let (d, i) = (self.engine.config().d_model, self.position.layer);
         let (x, delta) =
             (&mut self.x[group.start * d..group.end * d], &mut self.delta[..group.len() * d]);
-        let b = &mut self.state.buffers;
-        let (batch, is_one) = (b.batch(d), group.len() <= b.batch(d));
-        let neurons = b.hidden.neurons();
+        let Buffers { hidden, .. } = &mut self.state.buffers;
+        let (batch, neurons) = (self.batch, hidden.neurons());
         delta.fill(0.0);
-        let norm = |normed: &mut Activations, batch: Range<usize>| {
-            forward.norm(&layer.ffn_norm, &x[batch.start * d..batch.end * d], normed, batch.len());
-        };
-        if is_one {
-            norm(&mut b.normed, 0..group.len());
+        for (batch, normed) in batches(group.len(), batch).zip(&mut self.normed) {
+            let x = &x[batch.start * d..batch.end * d];
+            forward.norm(&layer.ffn_norm, x, normed, batch.len());
         }
         let pass = chunks.begin_layer(i);
         pass.begin_layer(i);
@@ -359,13 +374,10 @@ impl<'a> Layerwise<'a> {
                 unreachable!("one thread waits, so no other's segment can have failed");
             };
             let chunks: Vec<_> = mlp.chunks(s, segment.records()).collect();
-            for batch in batches(group.len(), batch) {
-                if !is_one {
-                    norm(&mut b.normed, batch.clone());
-                }
+            for (batch, x) in batches(group.len(), batch).zip(&self.normed) {
                 let (n, out) = (batch.len(), &mut delta[batch.start * d..batch.end * d]);
                 let (cpu, gate) = (forward.cpu, forward.gate());
-                cpu.chunks_batch(&mlp.shape, &chunks, gate, &b.normed, n, neurons, out);
+                cpu.chunks_batch(&mlp.shape, &chunks, gate, x, n, neurons, out);
             }
         }
         pass.end_layer(i);
@@ -393,7 +405,7 @@ impl<'a> Layerwise<'a> {
         self.engine.check_whole()?;
         let (d, window) = (self.engine.config().d_model, self.windows[window].clone());
         let b = &mut self.state.buffers;
-        for batch in batches(window.len(), b.batch(d)) {
+        for batch in batches(window.len(), self.batch) {
             let x = &self.x[(window.start + batch.start) * d..][..batch.len() * d];
             b.x[..x.len()].copy_from_slice(x);
             self.engine.each_logits(b, batch, from, each);
@@ -404,6 +416,12 @@ impl<'a> Layerwise<'a> {
 
 /// `[rows, cols]`, or an error where allocating would end the process.
 fn zeros(rows: usize, cols: usize) -> Result<Vec<f32>, EngineError> {
+    let mut values = room(rows, cols)?;
+    values.resize(rows * cols, 0.0);
+    Ok(values)
+}
+
+fn room(rows: usize, cols: usize) -> Result<Vec<f32>, EngineError> {
     let fail = |source| EngineError::Allocate {
         bytes: (rows as u64).saturating_mul(cols as u64).saturating_mul(4),
         source,
@@ -411,6 +429,5 @@ fn zeros(rows: usize, cols: usize) -> Result<Vec<f32>, EngineError> {
     let len = rows.checked_mul(cols).ok_or_else(|| fail(std::io::ErrorKind::OutOfMemory.into()))?;
     let mut values = Vec::new();
     values.try_reserve_exact(len).map_err(|_| fail(std::io::ErrorKind::OutOfMemory.into()))?;
-    values.resize(len, 0.0);
     Ok(values)
 }
