@@ -5,6 +5,7 @@
 mod consistency;
 mod golden;
 mod real;
+mod sparse;
 mod streaming;
 
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ use crate::fixtures;
 const CONTEXT: usize = 256;
 
 /// Packs a fixture, with small chunks so that there are many.
-fn packed(model: &Path, folder: &Path) -> PathBuf {
+pub fn packed(model: &Path, folder: &Path) -> PathBuf {
     let model = ModelFile::open(model).unwrap();
     let out = folder.join("model.lspack");
     let d_model = model.config().d_model;
@@ -35,25 +35,25 @@ fn packed(model: &Path, folder: &Path) -> PathBuf {
     out
 }
 
-fn tiny_pack() -> (tempfile::TempDir, PathBuf) {
+pub fn tiny_pack() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = packed(&fixtures().join("tiny-book.gguf"), dir.path());
     (dir, path)
 }
 
-fn in_memory(path: &Path) -> Engine {
+pub fn in_memory(path: &Path) -> Engine {
     let options = LoadOptions { threads: 2, context: CONTEXT, ..LoadOptions::default() };
     Engine::load(path, &options).unwrap()
 }
 
 /// Under a budget that is no limit but for the cache.
-fn streamed(path: &Path, threads: usize, stream: StreamOptions) -> Result<Engine, EngineError> {
+pub fn streamed(path: &Path, threads: usize, stream: StreamOptions) -> Result<Engine, EngineError> {
     let budget = Some(1 << 40);
     let options = LoadOptions { threads, context: CONTEXT, budget, stream, ..Default::default() };
     Engine::load(path, &options)
 }
 
-fn prompt(n: u32) -> Vec<u32> {
+pub fn prompt(n: u32) -> Vec<u32> {
     (0..n).map(|i| 300 + i * 37 % 600).collect()
 }
 
