@@ -112,7 +112,7 @@ fn prompt(bencher: Bencher<'_, '_>, (isa, down): (Isa, ColumnFormat)) {
     bencher.counter(ItemsCount::new(TOKENS * 3 * NEURONS * D_MODEL)).bench_local(|| {
         for chunks in chunks.chunks(47) {
             let (shape, gate) = (&layer.shape, Gate::Silu);
-            cpu.chunks_batch(shape, chunks, gate, &x, TOKENS, &mut hidden, &mut out);
+            cpu.chunks_batch(shape, chunks, None, gate, &x, TOKENS, &mut hidden, &mut out);
         }
     });
 }

@@ -4,8 +4,11 @@
 //! wherever and whenever their bytes are there; only the order of a sum changes its last bits, so
 //! whoever wants the same bits each time adds chunks in the same order.
 
+use std::ops::Range;
+
 use crate::column::{ColumnFormat, dequantize_column};
 use crate::elementwise::{Gate, gate_rows};
+use crate::mask::Masks;
 use crate::matmul::{BATCH, SCRATCH, Scratch};
 use crate::pool::Split;
 use crate::quant::GROUP;
@@ -17,11 +20,15 @@ use crate::{Activations, Cpu, Format, Matrix, ShapeError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkShape {
     d_model: usize,
-    gate: Format,
-    up: Format,
-    down: ColumnFormat,
-    up_at: usize,
-    down_at: usize,
+    pub(crate) gate: Format,
+    pub(crate) up: Format,
+    pub(crate) down: ColumnFormat,
+    pub(crate) up_at: usize,
+    pub(crate) down_at: usize,
+    /// Bytes of a gate row, an up row and a down column.
+    pub(crate) gate_bytes: usize,
+    pub(crate) up_bytes: usize,
+    pub(crate) column_bytes: usize,
 }
 
 /// A chunk's bytes and its number of neurons.
@@ -45,15 +52,14 @@ impl ChunkShape {
         (gate, up, down): (Format, Format, ColumnFormat),
         (up_at, down_at): (usize, usize),
     ) -> Result<Self, ShapeError> {
-        for format in [gate, up] {
-            if format.row_bytes(d_model).is_none() {
-                return Err(ShapeError::PartialBlock { format, cols: d_model });
-            }
-        }
-        if down.column_bytes(d_model).is_none() {
-            return Err(ShapeError::PartialGroup { format: down, len: d_model });
-        }
-        Ok(Self { d_model, gate, up, down, up_at, down_at })
+        let row = |format: Format| {
+            format.row_bytes(d_model).ok_or(ShapeError::PartialBlock { format, cols: d_model })
+        };
+        let (gate_bytes, up_bytes) = (row(gate)?, row(up)?);
+        let column_bytes = down
+            .column_bytes(d_model)
+            .ok_or(ShapeError::PartialGroup { format: down, len: d_model })?;
+        Ok(Self { d_model, gate, up, down, up_at, down_at, gate_bytes, up_bytes, column_bytes })
     }
 
     /// Values in a row or a column.
@@ -77,36 +83,32 @@ impl ChunkShape {
     ) {
         self.gate(chunk).dequantize_row(j, gate);
         self.up(chunk).dequantize_row(j, up);
-        let column = self.column_bytes();
+        let column = self.column_bytes;
         dequantize_column(self.down, &self.down(chunk)[j * column..][..column], down);
     }
 
-    fn gate<'a>(&self, chunk: Chunk<'a>) -> Matrix<'a> {
-        self.rows(self.gate, 0, chunk)
+    pub(crate) fn gate<'a>(&self, chunk: Chunk<'a>) -> Matrix<'a> {
+        self.rows(self.gate, 0..self.gate_bytes, chunk)
     }
 
-    fn up<'a>(&self, chunk: Chunk<'a>) -> Matrix<'a> {
-        self.rows(self.up, self.up_at, chunk)
+    pub(crate) fn up<'a>(&self, chunk: Chunk<'a>) -> Matrix<'a> {
+        self.rows(self.up, self.up_at..self.up_at + self.up_bytes, chunk)
     }
 
-    fn rows<'a>(&self, format: Format, at: usize, chunk: Chunk<'a>) -> Matrix<'a> {
-        let row = format.row_bytes(self.d_model).expect("checked when made");
-        let bytes = &chunk.bytes[at..at + chunk.n_neurons * row];
+    /// Rows of a chunk, of which `first` is where the first one lies.
+    fn rows<'a>(&self, format: Format, first: Range<usize>, chunk: Chunk<'a>) -> Matrix<'a> {
+        let bytes = &chunk.bytes[first.start..first.start + chunk.n_neurons * first.len()];
         Matrix::new(format, chunk.n_neurons, self.d_model, bytes).expect("sized to fit")
     }
 
-    fn column_bytes(&self) -> usize {
-        self.down.column_bytes(self.d_model).expect("checked when made")
-    }
-
-    fn down<'a>(&self, chunk: Chunk<'a>) -> &'a [u8] {
-        &chunk.bytes[self.down_at..self.down_at + chunk.n_neurons * self.column_bytes()]
+    pub(crate) fn down<'a>(&self, chunk: Chunk<'a>) -> &'a [u8] {
+        &chunk.bytes[self.down_at..self.down_at + chunk.n_neurons * self.column_bytes]
     }
 }
 
 /// Neurons whose columns are added at once: few enough that the columns stay in the nearest cache
 /// from being asked for to being added.
-const AT_ONCE: usize = simd::BLOCK;
+pub(crate) const AT_ONCE: usize = simd::BLOCK;
 
 /// What the kernels for rows do not fetch themselves: they ask for bytes this far ahead.
 fn first_bytes(rows: &[u8]) -> &[u8] {
@@ -135,7 +137,7 @@ impl Cpu {
         let d = shape.d_model;
         assert_eq!((x.cols(), out.len()), (d, n * d), "inputs and outputs of {shape:?}");
         let (gate, up) = (shape.gate(chunk), shape.up(chunk));
-        let (down, column) = (shape.down(chunk), shape.column_bytes());
+        let (down, column) = (shape.down(chunk), shape.column_bytes);
         for first in (0..chunk.n_neurons).step_by(AT_ONCE) {
             let neurons = first..(first + AT_ONCE).min(chunk.n_neurons);
             let columns = &down[neurons.start * column..neurons.end * column];
@@ -163,6 +165,10 @@ impl Cpu {
     /// Adds the output of the neurons of `chunks` to `out`, `[n, d_model]`, on all threads, for
     /// many rows of `x`. `hidden` is scratch memory and grows to `n` times the neurons.
     ///
+    /// With masks, row `t` gets what its mask has of these neurons, the first of which is the one at
+    /// the position beside the masks. So many rows want nearly every neuron between them, so all are
+    /// computed; what was not chosen adds nothing.
+    ///
     /// The same chunks in the same order give the same bits, whatever the number of threads.
     ///
     /// # Panics
@@ -173,6 +179,7 @@ impl Cpu {
         &self,
         shape: &ChunkShape,
         chunks: &[Chunk<'_>],
+        masks: Option<(&Masks, usize)>,
         kind: Gate,
         x: &Activations,
         n: usize,
@@ -181,19 +188,27 @@ impl Cpu {
     ) {
         let d = shape.d_model;
         assert_eq!((x.cols(), out.len()), (d, n * d), "inputs and outputs of {shape:?}");
-        if n < BATCH {
-            return chunks.iter().for_each(|chunk| self.chunk(shape, *chunk, kind, x, n, out));
+        match masks {
+            None if n < BATCH => {
+                return chunks.iter().for_each(|chunk| self.chunk(shape, *chunk, kind, x, n, out));
+            }
+            Some((masks, first)) if n < BATCH => {
+                for (t, out) in out.chunks_exact_mut(d).enumerate() {
+                    let chosen = (masks.row(t), first);
+                    self.chosen(shape, chunks.iter().copied(), chosen, kind, x, t, out);
+                }
+                return;
+            }
+            _ => {}
         }
-        let n_neurons: usize = chunks.iter().map(|chunk| chunk.n_neurons).sum();
-        hidden.resize(n * n_neurons, 0.0);
-        self.chunks_neurons(shape, chunks, kind, x, n, hidden);
-        self.add_batch(shape, chunks, n_neurons, hidden, n, out);
+        self.batch_values(shape, chunks, masks, kind, x, n, hidden);
+        self.add_batch(shape, chunks, hidden.len() / n, hidden, n, out);
     }
 
-    /// Every value of the neurons of `chunks` for the first `n` rows of `x`, on all threads:
-    /// `hidden[t][j] = act(gate_j · x[t]) · (up_j · x[t])`, `[n, neurons]` with the neurons of one
-    /// chunk after those of the other. [`Cpu::chunks_batch`] multiplies these very bits with the
-    /// down columns.
+    /// Values of the neurons of `chunks` for the first `n` rows of `x`, on all threads: `hidden[t][j]
+    /// = act(gate_j · x[t]) · (up_j · x[t])`, `[n, neurons]`; it takes that length.
+    ///
+    /// Meant for many rows; [`Cpu::chunk_neurons`] is for those of a decode step.
     ///
     /// # Panics
     ///
@@ -205,10 +220,26 @@ impl Cpu {
         kind: Gate,
         x: &Activations,
         n: usize,
-        hidden: &mut [f32],
+        hidden: &mut Vec<f32>,
+    ) {
+        assert_eq!(x.cols(), shape.d_model, "inputs of {shape:?}");
+        self.batch_values(shape, chunks, None, kind, x, n, hidden);
+    }
+
+    /// Values of all neurons; zero for those that a row's mask does not have.
+    #[allow(clippy::too_many_arguments)] // one region's whole context
+    fn batch_values(
+        &self,
+        shape: &ChunkShape,
+        chunks: &[Chunk<'_>],
+        masks: Option<(&Masks, usize)>,
+        kind: Gate,
+        x: &Activations,
+        n: usize,
+        hidden: &mut Vec<f32>,
     ) {
         let n_neurons: usize = chunks.iter().map(|chunk| chunk.n_neurons).sum();
-        assert_eq!((x.cols(), hidden.len()), (shape.d_model, n * n_neurons), "{shape:?}");
+        hidden.resize(n * n_neurons, 0.0);
         let values = Split::new(hidden);
         self.pool.run(n_neurons.div_ceil(TILE_ROWS), &|task| {
             let rows = task * TILE_ROWS..((task + 1) * TILE_ROWS).min(n_neurons);
@@ -220,7 +251,15 @@ impl Cpu {
                     // SAFETY: each task has its own neurons of every row.
                     #[allow(unsafe_code)]
                     let to = unsafe { values.slice(t * n_neurons + rows.start, rows.len()) };
-                    to.copy_from_slice(&gate[..rows.len()]);
+                    match masks {
+                        None => to.copy_from_slice(&gate[..rows.len()]),
+                        Some((masks, first)) => {
+                            let (mask, first) = (masks.row(t), first + rows.start);
+                            to.fill(0.0);
+                            let chosen = mask.ones(first..first + rows.len());
+                            chosen.for_each(|j| to[j - first] = gate[j - first]);
+                        }
+                    }
                 }
             });
         });
@@ -232,7 +271,7 @@ impl Cpu {
         &self,
         shape: &ChunkShape,
         chunks: &[Chunk<'_>],
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         x: &Activations,
         n: usize,
         scratch: &mut Scratch,
@@ -267,7 +306,7 @@ impl Cpu {
         n: usize,
         out: &mut [f32],
     ) {
-        let (d, column) = (shape.d_model, shape.column_bytes());
+        let (d, column) = (shape.d_model, shape.column_bytes);
         let out = Split::new(out);
         self.pool.run(d.div_ceil(GROUP), &|task| {
             let outputs = task * GROUP..((task + 1) * GROUP).min(d);
@@ -405,7 +444,7 @@ mod tests {
                     let mut out = vec![1.0; n * d];
                     let (mut hidden, chunks) = (Vec::new(), layer.chunks());
                     let (shape, kind) = (&layer.shape, Gate::Silu);
-                    cpu.chunks_batch(shape, &chunks, kind, &x, n, &mut hidden, &mut out);
+                    cpu.chunks_batch(shape, &chunks, None, kind, &x, n, &mut hidden, &mut out);
                     for (t, out) in out.chunks(d).enumerate() {
                         let (want, magnitude) = layer.reference(&x.rows(n)[t * d..][..d]);
                         for (out, want) in out.iter().zip(want) {
@@ -446,9 +485,10 @@ mod tests {
                 let cpu = Cpu::new(2, isa).unwrap();
                 for n in [1, 3, 11] {
                     let (x, n_neurons) = (activations(&cpu, n, d), layer.gate.len());
-                    let mut hidden = vec![0.0; n * n_neurons];
+                    let mut hidden = Vec::new();
                     let chunks = layer.chunks();
                     cpu.chunks_neurons(&layer.shape, &chunks, Gate::Silu, &x, n, &mut hidden);
+                    assert_eq!(hidden.len(), n * n_neurons);
                     for (i, h) in hidden.iter().enumerate() {
                         let x = &x.rows(n)[i / n_neurons * d..][..d];
                         let dot = |w: &[f32]| -> f64 {
@@ -477,6 +517,7 @@ mod tests {
                 cpu.chunks_batch(
                     &layer.shape,
                     &chunks,
+                    None,
                     Gate::GeluTanh,
                     &x,
                     n,

@@ -32,12 +32,14 @@
 //!   never a file's. Only [`Matrix::new`], which sees a file's bytes, returns an error.
 
 mod attention;
+mod chosen;
 mod chunk;
 mod column;
 mod elementwise;
 mod error;
 mod format;
 mod isa;
+mod mask;
 mod matmul;
 mod matrix;
 mod mlp;
@@ -47,12 +49,14 @@ mod simd;
 mod tile;
 
 pub use attention::{AttentionShape, KvCache};
+pub use chosen::Touched;
 pub use chunk::{Chunk, ChunkShape};
 pub use column::{ColumnFormat, dequantize_column, quantize_column};
 pub use elementwise::{Gate, Pairing, add, rms_norm, rms_norm_in_place, rope};
 pub use error::ShapeError;
 pub use format::Format;
 pub use isa::Isa;
+pub use mask::{Mask, Masks, set_range};
 pub use matmul::{BATCH, Cpu, Product};
 pub use matrix::{Activations, Matrix};
 pub use pool::Pool;

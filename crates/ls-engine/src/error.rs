@@ -7,6 +7,7 @@ use ls_model::pack::{ChunkDamage, RowDamage, TensorDamage};
 use ls_model::{ModelError, TokenizerError};
 
 use crate::budget::Floor;
+use crate::sparse::ChoiceError;
 use crate::stream::ReadFailure;
 
 /// Errors of the engine.
@@ -91,6 +92,24 @@ pub enum EngineError {
         /// Why.
         reason: &'static str,
     },
+    /// Neurons can only be chosen from a pack.
+    #[error("{} is no pack; only a pack's neurons can be chosen, so pack it first", path.display())]
+    SparseNeedsPack {
+        /// The model.
+        path: PathBuf,
+    },
+    /// A choice that needs the importance of every neuron, under a budget.
+    #[error(
+        "a choice by true importance takes each chunk twice, which a budget does not allow; \
+         load {} without one", path.display()
+    )]
+    ImportanceNeedsMemory {
+        /// The pack.
+        path: PathBuf,
+    },
+    /// A choice that is for another model, or none at all.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     /// The system has no memory for something that the plan has room for.
     #[error("cannot allocate {bytes} bytes: {source}")]
     Allocate {

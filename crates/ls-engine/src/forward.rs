@@ -5,13 +5,14 @@ use ls_cpu::{
 };
 use ls_model::Config;
 use ls_model::config::{Activation, RopeLayout};
-use parking_lot::Mutex;
 
 use crate::EngineError;
+use crate::chunked::Chunked;
 use crate::chunks::{ChunkPass, ChunkSource};
 use crate::rotary::{Angles, Frequencies};
+use crate::sparse::{Phase, Sparse};
 use crate::state::{Buffers, Hidden, State};
-use crate::weights::{ChunkedMlp, Layer, Mlp, Weights};
+use crate::weights::{Layer, Mlp, Weights};
 
 /// What the forward pass reads: everything but the sequence.
 pub(crate) struct Forward<'a> {
@@ -27,15 +28,21 @@ pub(crate) struct Forward<'a> {
 impl Forward<'_> {
     /// Runs `tokens` (at most a batch, known to fit) through all layers. Their residual streams
     /// are left in the buffers, and the sequence is longer by them, unless there is an error.
-    pub fn tokens(&self, state: &mut State, tokens: &[u32]) -> Result<(), EngineError> {
+    pub fn tokens(
+        &self,
+        state: &mut State,
+        tokens: &[u32],
+        phase: Phase,
+    ) -> Result<(), EngineError> {
         let (n, start, d) = (tokens.len(), state.len, self.config.d_model);
         let b = &mut state.buffers;
+        let mut sparse = state.sparse.as_deref_mut().filter(|sparse| sparse.applies_to(phase));
         self.embed(tokens, &mut b.x[..n * d])?;
         let pass = self.chunks.map(ChunkSource::begin_pass);
         self.set_angles(b, start, n);
         for (i, layer) in self.weights.layers.iter().enumerate() {
             self.attend(i, layer, &mut state.cache[i], b, start, n);
-            self.mlp(i, layer, pass.as_ref(), b, n)?;
+            self.mlp(i, layer, pass.as_ref(), sparse.as_deref_mut(), b, start, n)?;
         }
         if let Some(pass) = pass {
             pass.complete();
@@ -154,12 +161,15 @@ impl Forward<'_> {
     }
 
     /// The MLP of layer `i` for the `n` tokens in the buffers; `pass` when it is chunks.
+    #[allow(clippy::too_many_arguments)] // one layer's whole context
     pub fn mlp(
         &self,
         i: usize,
         layer: &Layer,
         pass: Option<&ChunkPass<'_>>,
+        sparse: Option<&mut Sparse>,
         b: &mut Buffers,
+        start: usize,
         n: usize,
     ) -> Result<(), EngineError> {
         let (cpu, d) = (self.cpu, self.config.d_model);
@@ -173,87 +183,16 @@ impl Forward<'_> {
             (Mlp::Chunks(mlp), Hidden::Segments { partial, neurons }, Some(pass)) => {
                 pass.begin_layer(i);
                 let (x, out) = (&b.normed, &mut b.delta[..n * d]);
-                if n < ls_cpu::BATCH {
-                    self.few_tokens(i, mlp, gate, pass, x, n, partial, out)?;
-                } else {
-                    self.many_tokens(i, mlp, gate, pass, x, n, neurons, out)?;
+                let chunked = Chunked { cpu, i, mlp, gate, pass, x, n };
+                match sparse {
+                    None => chunked.add(None, partial, neurons, out).map(drop)?,
+                    Some(sparse) => chunked.add_chosen(sparse, start, partial, neurons, out)?,
                 }
                 pass.end_layer(i);
             }
             _ => unreachable!("buffers are made for the weights"),
         }
         self.add_delta(&layer.post_ffn_norm, b, n);
-        Ok(())
-    }
-
-    /// Each thread takes segments; what they add is summed in their order.
-    #[allow(clippy::too_many_arguments)] // one region's whole context
-    fn few_tokens(
-        &self,
-        i: usize,
-        mlp: &ChunkedMlp,
-        gate: Gate,
-        pass: &ChunkPass<'_>,
-        x: &ls_cpu::Activations,
-        n: usize,
-        partial: &mut [f32],
-        out: &mut [f32],
-    ) -> Result<(), EngineError> {
-        let (cpu, len) = (self.cpu, out.len());
-        let partial = &mut partial[..mlp.layout.n_segments() as usize * len];
-        let failure = Mutex::new(None);
-        cpu.pool().for_each_chunk(partial, len, &|s, out| {
-            if failure.lock().is_some() {
-                return;
-            }
-            out.fill(0.0);
-            match pass.segment(i, s as u32, cpu.pool().threads()) {
-                // The thread whose segment failed says why.
-                Ok(None) => {}
-                Ok(Some(segment)) => {
-                    for chunk in mlp.chunks(s as u32, segment.records()) {
-                        cpu.chunk(&mlp.shape, chunk, gate, x, n, out);
-                    }
-                }
-                Err(error) => {
-                    failure.lock().get_or_insert(error);
-                }
-            }
-        });
-        if let Some(error) = failure.into_inner() {
-            return Err(error);
-        }
-        let (partial, piece) = (&*partial, (len / cpu.pool().threads()).max(64));
-        cpu.pool().for_each_chunk(out, piece, &|p, out| {
-            out.fill(0.0);
-            for segment in partial.chunks_exact(len) {
-                add(cpu.isa(), out, &segment[p * piece..][..out.len()]);
-            }
-        });
-        Ok(())
-    }
-
-    /// All threads work on one segment after the other.
-    #[allow(clippy::too_many_arguments)] // one region's whole context
-    fn many_tokens(
-        &self,
-        i: usize,
-        mlp: &ChunkedMlp,
-        gate: Gate,
-        pass: &ChunkPass<'_>,
-        x: &ls_cpu::Activations,
-        n: usize,
-        neurons: &mut Vec<f32>,
-        out: &mut [f32],
-    ) -> Result<(), EngineError> {
-        out.fill(0.0);
-        for s in 0..mlp.layout.n_segments() {
-            let Some(segment) = pass.segment(i, s, 1)? else {
-                unreachable!("one thread waits, so no other's segment can have failed");
-            };
-            let chunks: Vec<_> = mlp.chunks(s, segment.records()).collect();
-            self.cpu.chunks_batch(&mlp.shape, &chunks, gate, x, n, neurons, out);
-        }
         Ok(())
     }
 

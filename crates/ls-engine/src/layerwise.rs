@@ -339,7 +339,7 @@ impl<'a> Layerwise<'a> {
                     let n = batch.len();
                     let x = &mut self.x[(group.start + batch.start) * d..][..n * d];
                     b.x[..n * d].copy_from_slice(x);
-                    forward.mlp(self.position.layer, layer, None, b, n)?;
+                    forward.mlp(self.position.layer, layer, None, None, b, 0, n)?;
                     x.copy_from_slice(&b.x[..n * d]);
                 }
             }
@@ -377,7 +377,7 @@ impl<'a> Layerwise<'a> {
             for (batch, x) in batches(group.len(), batch).zip(&self.normed) {
                 let (n, out) = (batch.len(), &mut delta[batch.start * d..batch.end * d]);
                 let (cpu, gate) = (forward.cpu, forward.gate());
-                cpu.chunks_batch(&mlp.shape, &chunks, gate, x, n, neurons, out);
+                cpu.chunks_batch(&mlp.shape, &chunks, None, gate, x, n, neurons, out);
             }
         }
         pass.end_layer(i);

@@ -28,12 +28,14 @@
 //! # What holds
 //! - Weights stay in the mapped file, or under a budget in memory that is read past the page cache; no
 //!   dequantised copy of a matrix exists.
+//! - Every neuron is computed, unless a state is given a [`Choice`]: see [`sparse`].
 //! - [`Engine::decode`] allocates nothing, unless weights are streamed.
 //! - A pack gives the same bits whatever the budget, the cache, the reads or the number of threads.
 //! - A call that is refused leaves the state as it was.
 
 mod budget;
 mod bytes;
+mod chunked;
 mod chunks;
 mod embedding;
 mod error;
@@ -51,6 +53,7 @@ mod reader;
 mod rng;
 mod rotary;
 mod sample;
+pub mod sparse;
 mod state;
 mod stop;
 mod stream;
@@ -75,6 +78,7 @@ pub use pack::{default_column_type, down_types, pack};
 pub use perplexity::{Perplexity, PerplexityError, PerplexityOptions, n_chunks, perplexity};
 pub use rng::Pcg32;
 pub use sample::{SampleError, SampleParams, Sampler, argmax};
+pub use sparse::{Choice, Grain, Hot, Keep, LastSet, Oracle, Prompts, Random, SparseCounts};
 pub use state::State;
 pub use stop::{Passed, StopFilter};
 pub use stream::{Prefetch, StreamCounts};

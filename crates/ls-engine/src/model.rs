@@ -1,6 +1,7 @@
 //! A loaded model.
 
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use ls_cpu::{Cpu, Isa};
 use ls_model::{Config, ModelFile, Tokenizer};
@@ -11,9 +12,10 @@ use crate::chunks::ChunkSource;
 use crate::forward::Forward;
 use crate::load::{Budgeted, Loaded, StreamOptions};
 use crate::rotary::Frequencies;
+use crate::sparse::{MlpShape, Needs, Phase, Sparse, column_norms};
 use crate::state::{Buffers, LOGIT_ROWS, MlpSize};
-use crate::weights::Weights;
-use crate::{EngineError, State, StreamStats};
+use crate::weights::{ChunkedMlp, Layer, Mlp, Weights};
+use crate::{Choice, EngineError, State, StreamStats};
 
 /// More threads than any machine has cores for; far more would exhaust the process.
 const MAX_THREADS: usize = 1024;
@@ -52,6 +54,8 @@ pub struct Engine {
     mlp: MlpSize,
     /// `None`: no budget.
     plan: Option<Mutex<Budgeted>>,
+    /// Once someone asked for them.
+    column_norms: OnceLock<Arc<Vec<Vec<f32>>>>,
 }
 
 impl Engine {
@@ -79,7 +83,19 @@ impl Engine {
         let frequencies = [Frequencies::full(&config.rope), Frequencies::local(&config.rope)];
         let Loaded { weights, tokenizer, chunks, mlp, plan, context } = loaded;
         let plan = plan.map(Mutex::new);
-        Ok(Self { weights, tokenizer, cpu, frequencies, context, chunks, mlp, plan, model })
+        let column_norms = OnceLock::new();
+        Ok(Self {
+            weights,
+            tokenizer,
+            cpu,
+            frequencies,
+            context,
+            chunks,
+            mlp,
+            plan,
+            model,
+            column_norms,
+        })
     }
 
     /// Shapes and choices.
@@ -159,6 +175,66 @@ impl Engine {
         Ok(state)
     }
 
+    /// From now on `state` computes what is chosen for it; `None`: everything. Its counts begin anew.
+    ///
+    /// # Errors
+    ///
+    /// If the model is no pack, the choice does not fit it or needs what a budget does not allow, or
+    /// weights could not be read; the state is as before.
+    pub fn set_choice(&self, state: &mut State, choice: Option<Choice>) -> Result<(), EngineError> {
+        let Some(choice) = choice else {
+            state.sparse = None;
+            return Ok(());
+        };
+        let path = || self.model.path().to_owned();
+        let source = self.chunks.as_ref();
+        let source = source.ok_or_else(|| EngineError::SparseNeedsPack { path: path() })?;
+        let shapes = self.mlp_shapes();
+        let choosing = choice.chooser.begin(&shapes)?;
+        let norms = match choice.chooser.needs() {
+            Needs::Inputs => None,
+            Needs::Importance if source.streamer().is_some() => {
+                return Err(EngineError::ImportanceNeedsMemory { path: path() });
+            }
+            Needs::Importance => Some(self.column_norms()?),
+        };
+        let batch = self.mlp.batch().min(state.capacity);
+        let d_ff = shapes.iter().map(|shape| shape.d_ff).max().unwrap_or(0);
+        state.sparse = Some(Box::new(Sparse::new(choosing, choice.prompts, norms, d_ff, batch)));
+        Ok(())
+    }
+
+    /// Sizes of each layer's MLP, if it is a pack's; empty otherwise.
+    pub fn mlp_shapes(&self) -> Vec<MlpShape> {
+        let chunked = |layer: &Layer| match &layer.mlp {
+            Mlp::Rows { .. } => None,
+            Mlp::Chunks(ChunkedMlp { layout, .. }) => Some(MlpShape {
+                d_model: layout.d_model,
+                d_ff: layout.d_ff,
+                neurons_per_chunk: layout.neurons_per_chunk,
+            }),
+        };
+        self.weights.layers.iter().filter_map(chunked).collect()
+    }
+
+    /// Euclidean norms of the down columns, by layer and by neuron in the pack's order. The first call
+    /// reads all chunks.
+    ///
+    /// # Errors
+    ///
+    /// If the model is no pack, or a chunk could not be read or is damaged.
+    pub fn column_norms(&self) -> Result<Arc<Vec<Vec<f32>>>, EngineError> {
+        if let Some(norms) = self.column_norms.get() {
+            return Ok(norms.clone());
+        }
+        let path = || self.model.path().to_owned();
+        let source = self.chunks.as_ref();
+        let source = source.ok_or_else(|| EngineError::SparseNeedsPack { path: path() })?;
+        self.model.check_whole()?;
+        let norms = Arc::new(column_norms(&self.cpu, source, &self.weights)?);
+        Ok(self.column_norms.get_or_init(|| norms).clone())
+    }
+
     /// Appends `tokens` and returns the logits after the last of them, `[vocab_size]`.
     ///
     /// # Errors
@@ -170,12 +246,21 @@ impl Engine {
         state: &'s mut State,
         tokens: &[u32],
     ) -> Result<&'s [f32], EngineError> {
+        self.append(state, tokens, Phase::Prompt)
+    }
+
+    fn append<'s>(
+        &self,
+        state: &'s mut State,
+        tokens: &[u32],
+        phase: Phase,
+    ) -> Result<&'s [f32], EngineError> {
         self.check(state, tokens)?;
         let (forward, before) = (self.forward(), state.len);
         let mut last = 0;
         for batch in batches(tokens.len(), self.mlp.batch().min(state.capacity)) {
             last = batch.len();
-            if let Err(error) = forward.tokens(state, &tokens[batch]) {
+            if let Err(error) = forward.tokens(state, &tokens[batch], phase) {
                 state.truncate(before);
                 return Err(error);
             }
@@ -200,7 +285,7 @@ impl Engine {
         let forward = self.forward();
         let before = state.len;
         for batch in batches(tokens.len(), self.mlp.batch().min(state.capacity)) {
-            if let Err(error) = forward.tokens(state, &tokens[batch.clone()]) {
+            if let Err(error) = forward.tokens(state, &tokens[batch.clone()], Phase::Prompt) {
                 state.truncate(before);
                 return Err(error);
             }
@@ -239,7 +324,7 @@ impl Engine {
     ///
     /// If the token is unknown or does not fit, or weights could not be read; the state is as before.
     pub fn decode<'s>(&self, state: &'s mut State, token: u32) -> Result<&'s [f32], EngineError> {
-        self.prefill(state, &[token])
+        self.append(state, &[token], Phase::Decode)
     }
 
     /// A state with keys and values of one layer, for `capacity` tokens.

@@ -102,7 +102,6 @@ impl Engine {
             let first = mlp.layout.neurons(mlp.layout.segment(s).start).start;
             for batch in batches(n, size.max(1)) {
                 fill(&mut rows, batch.clone());
-                hidden.resize(batch.len() * n_neurons, 0.0);
                 self.cpu().chunks_neurons(
                     &mlp.shape,
                     &chunks,

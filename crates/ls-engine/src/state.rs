@@ -3,8 +3,9 @@
 use ls_cpu::{Activations, KvCache};
 use ls_model::Config;
 
-use crate::EngineError;
 use crate::rotary::Angles;
+use crate::sparse::Sparse;
+use crate::{EngineError, SparseCounts};
 
 /// Prompt tokens that go through the layers together.
 ///
@@ -31,6 +32,8 @@ pub struct State {
     pub(crate) buffers: Buffers,
     /// `[vocab_size]`
     pub(crate) logits: Vec<f32>,
+    /// `None`: every neuron is computed.
+    pub(crate) sparse: Option<Box<Sparse>>,
 }
 
 /// Intermediate values of a batch of tokens.
@@ -200,6 +203,7 @@ impl State {
                 angles: [Angles::new(&config.rope, batch), Angles::new(&config.rope, batch)],
             },
             logits: vec![0.0; config.vocab_size],
+            sparse: None,
         })
     }
 
@@ -216,6 +220,11 @@ impl State {
     /// Forgets all but the first `n` tokens.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
+    }
+
+    /// What sparse passes computed since the choice was set; `None` in exact mode.
+    pub fn sparse_counts(&self) -> Option<SparseCounts> {
+        self.sparse.as_ref().map(|sparse| sparse.counts)
     }
 
     /// Bytes of keys and values.

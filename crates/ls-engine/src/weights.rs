@@ -63,6 +63,12 @@ impl ChunkedMlp {
         Ok(Self { layout, shape })
     }
 
+    /// The neurons of a segment.
+    pub fn neurons(&self, segment: u32) -> std::ops::Range<usize> {
+        let chunks = self.layout.segment(segment);
+        self.layout.neurons(chunks.start).start..self.layout.neurons(chunks.end).start
+    }
+
     /// The chunks of a segment, of whose records they are.
     pub fn chunks<'r>(
         &self,

@@ -64,14 +64,14 @@ pub(crate) fn sum8(v: __m256) -> f32 {
 
 /// How far ahead of its use a row is fetched. The hardware's own prefetcher leaves a third of the
 /// memory's bandwidth unused, because a block keeps the processor busy for long between loads.
-const AHEAD: usize = 1024;
+pub(super) const AHEAD: usize = 1024;
 
-/// Asks for the cache lines of the block that lies [`AHEAD`] bytes behind this one.
+/// Asks for the cache lines of the block that lies `ahead` bytes behind this one.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn prefetch<const BYTES: usize>(block: &[u8; BYTES]) {
+pub(super) fn prefetch<const BYTES: usize>(block: &[u8; BYTES], ahead: usize) {
     for line in 0..BYTES.div_ceil(64) {
-        let at = block.as_ptr().wrapping_add(AHEAD + 64 * line);
+        let at = block.as_ptr().wrapping_add(ahead).wrapping_add(64 * line);
         // An address beyond the mapping is ignored.
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
@@ -164,7 +164,7 @@ macro_rules! block32 {
 
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn $dot(row: &[u8], x: Q8Ref<'_>) -> f32 {
+        fn $dot(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
             let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
             let mut mins = _mm256_setzero_ps();
             let blocks = row.as_chunks::<$bytes>().0;
@@ -196,7 +196,7 @@ macro_rules! block32 {
                 let d = load_ps(d[first..].first_chunk().expect("eight"));
                 to_memory(&mut factor, _mm256_mul_ps(scale, d));
                 for i in 0..4 {
-                    prefetch(&b[2 * i]);
+                    prefetch(&b[2 * i], ahead);
                     acc = one(first + 2 * i, factor[2 * i], acc);
                     acc_b = one(first + 2 * i + 1, factor[2 * i + 1], acc_b);
                 }
@@ -240,14 +240,14 @@ pub(super) fn u8_to_ps(bytes: u64) -> __m256 {
 /// Q4_K (`HIGH` false) and Q5_K (`HIGH` true).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>) -> f32 {
+fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
     let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let mut mins = _mm256_setzero_ps();
     let low_bits = _mm256_set1_epi8(15);
     let blocks = SuperBlocks::<BYTES>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block);
+        prefetch(block, ahead);
         let both = _mm_cvtph_ps(_mm_cvtsi32_si128(u32_at(block, 0) as i32));
         let d = _mm256_broadcastss_ps(both);
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
@@ -318,13 +318,13 @@ fn half_mins(values: __m128i, a: &Act256<'_>) -> __m256 {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
+fn dot_q6_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let (low_bits, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
     let blocks = SuperBlocks::<210>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block);
+        prefetch(block, ahead);
         let d = _mm256_set1_ps(half_at(block, 208));
         let scales = load16(part(block, 192));
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
@@ -368,13 +368,13 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
+fn dot_q2_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let two = _mm256_set1_epi8(3);
     let blocks = SuperBlocks::<84>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block);
+        prefetch(block, ahead);
         let (d, dmin) = (half_at(block, 80), half_at(block, 82));
         let scales = load16(part(block, 0));
         let low = _mm_set1_epi8(15);
@@ -403,13 +403,13 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
+fn dot_q3_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let two = _mm256_set1_epi8(3);
     let blocks = SuperBlocks::<110>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block);
+        prefetch(block, ahead);
         let d = _mm256_set1_ps(half_at(block, 108));
         let scales = load16(&q3_scales(part(block, 96)));
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
@@ -434,6 +434,25 @@ fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     sum8(acc) - 4.0 * sum8(mins)
 }
 
+/// Calls `$each!` with the kernel of a format.
+macro_rules! of_format {
+    ($format:expr, $each:ident) => {
+        match $format {
+            Format::Q4_0 => $each!(dot_q4_0),
+            Format::Q4_1 => $each!(dot_q4_1),
+            Format::Q5_0 => $each!(dot_q5_0),
+            Format::Q5_1 => $each!(dot_q5_1),
+            Format::Q8_0 => $each!(dot_q8_0),
+            Format::Q2_K => $each!(dot_q2_k),
+            Format::Q3_K => $each!(dot_q3_k),
+            Format::Q4_K => $each!(dot_k4::<144, false>),
+            Format::Q5_K => $each!(dot_k4::<176, true>),
+            Format::Q6_K => $each!(dot_q6_k),
+            Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
+        }
+    };
+}
+
 /// `out[i] = rows[i] · x` for consecutive quantised rows of `row_bytes` bytes.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn dot_rows_q(
@@ -446,23 +465,31 @@ pub(crate) fn dot_rows_q(
     macro_rules! each {
         ($dot:expr) => {
             for i in 0..out.len() {
-                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x);
+                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x, AHEAD);
             }
         };
     }
-    match format {
-        Format::Q4_0 => each!(dot_q4_0),
-        Format::Q4_1 => each!(dot_q4_1),
-        Format::Q5_0 => each!(dot_q5_0),
-        Format::Q5_1 => each!(dot_q5_1),
-        Format::Q8_0 => each!(dot_q8_0),
-        Format::Q2_K => each!(dot_q2_k),
-        Format::Q3_K => each!(dot_q3_k),
-        Format::Q4_K => each!(dot_k4::<144, false>),
-        Format::Q5_K => each!(dot_k4::<176, true>),
-        Format::Q6_K => each!(dot_q6_k),
-        Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
+    of_format!(format, each)
+}
+
+/// `out[i] = rows[i] · x` for quantised rows that lie apart; `ahead[i]` is asked for meanwhile.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn dot_gathered_q(
+    format: Format,
+    rows: &[&[u8]],
+    ahead: &[&[u8]],
+    x: Q8Ref<'_>,
+    out: &mut [f32],
+) {
+    macro_rules! each {
+        ($dot:expr) => {
+            for i in 0..out.len() {
+                super::prefetch(ahead[i]);
+                out[i] = $dot(rows[i], x, 0);
+            }
+        };
     }
+    of_format!(format, each)
 }
 
 /// Eight weights of a float row as f32.

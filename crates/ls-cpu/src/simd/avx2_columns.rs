@@ -240,14 +240,13 @@ fn add_pairs<const BYTES: usize, const P: usize>(
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_quantized<const BYTES: usize>(
+fn add_quantized<'a, const BYTES: usize>(
     format: ColumnFormat,
-    columns: &[u8],
+    column: impl Fn(usize) -> &'a [u8],
     weights: &[f32],
     out: &mut [f32],
 ) {
     let out = out.as_chunks_mut::<8>().0.as_chunks_mut::<4>().0;
-    let column_bytes = out.len() * (SCALE + BYTES);
     let mut first = 0;
     while first < weights.len() {
         let n = (weights.len() - first).min(BLOCK);
@@ -256,7 +255,7 @@ fn add_quantized<const BYTES: usize>(
         for j in 0..n.next_multiple_of(2) {
             let from = first + j.min(n - 1);
             h[j] = if j < n { weights[from] } else { 0.0 };
-            block[j] = &columns[from * column_bytes..][..column_bytes];
+            block[j] = column(from);
         }
         match n.div_ceil(2) {
             1 => add_pairs::<BYTES, 1>(format, &block, &h, out),
@@ -292,17 +291,41 @@ fn read_groups<const BYTES: usize>(
     }
 }
 
-/// `out += Σ_j weights[j] · column j`; `out` is whole groups of 32.
+/// `out += Σ_j weights[j] · column(j)`; `out` is whole groups of 32.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add<'a>(
+    format: ColumnFormat,
+    column: impl Fn(usize) -> &'a [u8],
+    weights: &[f32],
+    out: &mut [f32],
+) {
+    match format {
+        ColumnFormat::Q8 => add_quantized::<32>(format, column, weights, out),
+        ColumnFormat::Q6 => add_quantized::<24>(format, column, weights, out),
+        ColumnFormat::Q5 => add_quantized::<20>(format, column, weights, out),
+        ColumnFormat::Q4 => add_quantized::<16>(format, column, weights, out),
+        ColumnFormat::F32 => add_floats::<4>(format, column, weights, out),
+        ColumnFormat::F16 | ColumnFormat::BF16 => add_floats::<2>(format, column, weights, out),
+    }
+}
+
+/// `out += Σ_j weights[j] · column j`, one after the other; `out` is whole groups of 32.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    match format {
-        ColumnFormat::Q8 => add_quantized::<32>(format, columns, weights, out),
-        ColumnFormat::Q6 => add_quantized::<24>(format, columns, weights, out),
-        ColumnFormat::Q5 => add_quantized::<20>(format, columns, weights, out),
-        ColumnFormat::Q4 => add_quantized::<16>(format, columns, weights, out),
-        ColumnFormat::F32 => add_floats::<4>(format, columns, weights, out),
-        ColumnFormat::F16 | ColumnFormat::BF16 => add_floats::<2>(format, columns, weights, out),
-    }
+    let bytes = out.len() / format.group_len() * format.group_bytes();
+    add(format, |j| &columns[j * bytes..][..bytes], weights, out);
+}
+
+/// `out += Σ_j weights[j] · columns[j]`; `out` is whole groups of 32.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn add_gathered(
+    format: ColumnFormat,
+    columns: &[&[u8]],
+    weights: &[f32],
+    out: &mut [f32],
+) {
+    add(format, |j| columns[j], weights, out);
 }
 
 /// Values of a quantised column, from group `first` on; `out` is whole groups.

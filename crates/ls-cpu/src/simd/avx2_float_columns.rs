@@ -8,21 +8,20 @@ use super::avx2::{load, load_ps, load16, store_ps};
 use super::blocks::part;
 use crate::column::ColumnFormat;
 
-/// `out += Σ_j weights[j] · column j`; `out` is whole groups of 8.
+/// `out += Σ_j weights[j] · column(j)`; `out` is whole groups of 8.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn add_floats<const BYTES: usize>(
+pub(super) fn add_floats<'a, const BYTES: usize>(
     format: ColumnFormat,
-    columns: &[u8],
+    column: impl Fn(usize) -> &'a [u8],
     weights: &[f32],
     out: &mut [f32],
 ) {
     let out = out.as_chunks_mut::<8>().0;
-    let column_bytes = out.len() * 8 * BYTES;
     for g in 0..out.len() {
         let mut acc = load_ps(&out[g]);
         for j in 0..weights.len() {
-            let at = j * column_bytes + g * 8 * BYTES;
+            let (columns, at) = (column(j), g * 8 * BYTES);
             let values = match format {
                 ColumnFormat::F32 => _mm256_castsi256_ps(load(part(columns, at))),
                 ColumnFormat::F16 => _mm256_cvtph_ps(load16(part(columns, at))),

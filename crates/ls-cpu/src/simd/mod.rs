@@ -93,6 +93,73 @@ pub(crate) fn dot_rows_f(
     }
 }
 
+/// `out[i] = rows[i] · x` for quantised rows that lie apart. While row `i` is multiplied, `ahead[i]`
+/// is asked for.
+pub(crate) fn dot_gathered_q(
+    isa: Isa,
+    format: Format,
+    rows: &[&[u8]],
+    ahead: &[&[u8]],
+    x: Q8Ref<'_>,
+    out: &mut [f32],
+) {
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this kind exists only where the features do.
+        Kind::Avx2 => unsafe { avx2::dot_gathered_q(format, rows, ahead, x, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an `Isa` of this kind exists only where the features do.
+        Kind::Avx512 => unsafe { avx512::dot_gathered_q(format, rows, ahead, x, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an `Isa` of this kind exists only where the features do.
+        Kind::Neon => unsafe { neon::dot_gathered_q(format, rows, x, out) },
+        _ => {
+            for (row, out) in rows.iter().zip(out) {
+                *out = scalar::dot_q(format, row, x);
+            }
+        }
+    }
+}
+
+/// `out[i] = rows[i] · x` for float rows that lie apart. Before row `i` is multiplied, `ahead[i]` is
+/// asked for.
+pub(crate) fn dot_gathered_f(
+    isa: Isa,
+    format: Format,
+    rows: &[&[u8]],
+    ahead: &[&[u8]],
+    x: &[f32],
+    out: &mut [f32],
+) {
+    for ((row, ahead), out) in rows.iter().zip(ahead).zip(out) {
+        prefetch(ahead);
+        dot_rows_f(isa, format, row, row.len(), x, std::slice::from_mut(out));
+    }
+}
+
+/// `out += Σ_j weights[j] · columns[j]` for columns that lie apart.
+pub(crate) fn add_gathered(
+    isa: Isa,
+    format: ColumnFormat,
+    columns: &[&[u8]],
+    weights: &[f32],
+    out: &mut [f32],
+) {
+    match isa.0 {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 | Kind::Avx512 if out.len().is_multiple_of(32) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { avx2_columns::add_gathered(format, columns, weights, out) }
+        }
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon if out.len().is_multiple_of(32) => {
+            // SAFETY: an `Isa` of this kind exists only where the features do.
+            unsafe { neon_columns::add_gathered(format, columns, weights, out) }
+        }
+        _ => scalar::add_gathered(format, columns, weights, out),
+    }
+}
+
 /// `out += Σ_j weights[j] · column j`; `columns` are one after the other.
 pub(crate) fn add_columns(
     isa: Isa,
@@ -121,11 +188,16 @@ pub(crate) fn add_columns(
 #[inline]
 pub(crate) fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
-        // SAFETY: a hint, which every processor of this architecture has.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+    {
+        // Bytes that begin within a line end within one more.
+        let first = bytes.as_ptr().addr() % 64;
+        for line in 0..(first + bytes.len()).div_ceil(64) {
+            let at = bytes.as_ptr().wrapping_sub(first).wrapping_add(64 * line);
+            // SAFETY: a hint, which every processor of this architecture has.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -328,4 +400,4 @@ pub(crate) fn weighted_sums<const Q: usize>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -436,6 +436,25 @@ fn dot_q3_k(row: &[u8], x: Q8Ref<'_>) -> f32 {
     vaddvq_f32(acc) - 4.0 * vaddvq_f32(mins)
 }
 
+/// Calls `$each!` with the kernel of a format.
+macro_rules! of_format {
+    ($format:expr, $each:ident) => {
+        match $format {
+            Format::Q4_0 => $each!(dot_q4_0),
+            Format::Q4_1 => $each!(dot_q4_1),
+            Format::Q5_0 => $each!(dot_q5_0),
+            Format::Q5_1 => $each!(dot_q5_1),
+            Format::Q8_0 => $each!(dot_q8_0),
+            Format::Q2_K => $each!(dot_q2_k),
+            Format::Q3_K => $each!(dot_q3_k),
+            Format::Q4_K => $each!(dot_k4::<144, false>),
+            Format::Q5_K => $each!(dot_k4::<176, true>),
+            Format::Q6_K => $each!(dot_q6_k),
+            Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
+        }
+    };
+}
+
 /// `out[i] = rows[i] · x` for consecutive quantised rows of `row_bytes` bytes.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn dot_rows_q(
@@ -452,19 +471,20 @@ pub(super) fn dot_rows_q(
             }
         };
     }
-    match format {
-        Format::Q4_0 => each!(dot_q4_0),
-        Format::Q4_1 => each!(dot_q4_1),
-        Format::Q5_0 => each!(dot_q5_0),
-        Format::Q5_1 => each!(dot_q5_1),
-        Format::Q8_0 => each!(dot_q8_0),
-        Format::Q2_K => each!(dot_q2_k),
-        Format::Q3_K => each!(dot_q3_k),
-        Format::Q4_K => each!(dot_k4::<144, false>),
-        Format::Q5_K => each!(dot_k4::<176, true>),
-        Format::Q6_K => each!(dot_q6_k),
-        Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
+    of_format!(format, each)
+}
+
+/// `out[i] = rows[i] · x` for quantised rows that lie apart.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) fn dot_gathered_q(format: Format, rows: &[&[u8]], x: Q8Ref<'_>, out: &mut [f32]) {
+    macro_rules! each {
+        ($dot:expr) => {
+            for (row, out) in rows.iter().zip(out) {
+                *out = $dot(row, x);
+            }
+        };
     }
+    of_format!(format, each)
 }
 
 /// Eight weights of a float row as f32.

@@ -79,28 +79,39 @@ pub(crate) fn axpy_f16(out: &mut [f32], weight: f32, row: &[u16]) {
 
 /// `out += Σ_j weights[j] · column j`; `columns` are one after the other.
 pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    let column_bytes = columns.len() / weights.len();
+    let bytes = columns.len() / weights.len();
+    let mut block: [&[u8]; BLOCK] = [&[]; BLOCK];
+    for (columns, weights) in columns.chunks(bytes * BLOCK).zip(weights.chunks(BLOCK)) {
+        block.iter_mut().zip(columns.chunks_exact(bytes)).for_each(|(to, column)| *to = column);
+        add_gathered(format, &block[..weights.len()], weights, out);
+    }
+}
+
+/// `out += Σ_j weights[j] · columns[j]` for columns that lie apart.
+pub(crate) fn add_gathered(
+    format: ColumnFormat,
+    columns: &[&[u8]],
+    weights: &[f32],
+    out: &mut [f32],
+) {
     if format.is_quantized() {
-        let blocks = columns.chunks(column_bytes * BLOCK).zip(weights.chunks(BLOCK));
+        let blocks = columns.chunks(BLOCK).zip(weights.chunks(BLOCK));
         return blocks.for_each(|(columns, weights)| add_block(format, columns, weights, out));
     }
     let mut values = vec![0.0; out.len()];
-    for (column, weight) in columns.chunks_exact(column_bytes).zip(weights) {
+    for (column, weight) in columns.iter().zip(weights) {
         read_column(format, column, 0, &mut values);
         out.iter_mut().zip(&values).for_each(|(o, v)| *o += weight * v);
     }
 }
 
 /// Adds the columns of a block of neurons: sums of integers, converted once.
-fn add_block(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    let column_bytes = columns.len() / weights.len();
+fn add_block(format: ColumnFormat, columns: &[&[u8]], weights: &[f32], out: &mut [f32]) {
     for (g, out) in out.chunks_exact_mut(GROUP).enumerate() {
         let (mut products, mut sums) = ([[0.0; GROUPS]; BLOCK], [0i32; GROUP]);
         let mut coefficients = Coefficients::default();
-        let group = |j: usize| {
-            let column = &columns[j * column_bytes..][..column_bytes];
-            quantized_groups(format, column).nth(g).expect("a group of the column")
-        };
+        let group =
+            |j: usize| quantized_groups(format, columns[j]).nth(g).expect("a group of the column");
         for (j, weight) in weights.iter().enumerate() {
             products[j][0] = weight * group(j).0;
         }

@@ -6,7 +6,7 @@ use super::*;
 use crate::quant::dequantize_row;
 
 /// Random rows whose f16 fields are ordinary numbers.
-fn rows(format: Format, n: usize, cols: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn rows(format: Format, n: usize, cols: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng(seed);
     let len = n * format.row_bytes(cols).unwrap();
     let mut bytes: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
@@ -55,7 +55,7 @@ impl Rng {
     }
 }
 
-fn floats(n: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
     let mut rng = Rng(seed);
     (0..n).map(|i| if i / 32 % 5 == 4 { 0.0 } else { rng.float() * 3.0 }).collect()
 }

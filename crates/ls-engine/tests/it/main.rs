@@ -6,6 +6,7 @@ mod consistency;
 mod golden;
 mod layerwise;
 mod real;
+mod sparse;
 mod streaming;
 mod trace;
 

@@ -53,7 +53,7 @@ pub fn streamed(path: &Path, threads: usize, stream: StreamOptions) -> Result<En
     Engine::load(path, &options)
 }
 
-fn prompt(n: u32) -> Vec<u32> {
+pub fn prompt(n: u32) -> Vec<u32> {
     (0..n).map(|i| 300 + i * 37 % 600).collect()
 }
 

@@ -1,0 +1,45 @@
+//! How much of the MLPs was computed.
+
+use serde::Serialize;
+
+/// What the sparse passes of a sequence computed, over layers and tokens. Dense prompts do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SparseCounts {
+    /// Neurons that were chosen.
+    pub neurons: u64,
+    /// Neurons in all.
+    pub neurons_all: u64,
+    /// Chunks with a neuron that was chosen for the token.
+    pub chunks: u64,
+    /// Chunks in all.
+    pub chunks_all: u64,
+    /// Bytes of the chosen neurons' weights.
+    pub bytes: u64,
+}
+
+impl SparseCounts {
+    /// The fraction of neurons that was chosen; of nothing, 1.
+    pub fn computed_fraction(&self) -> f64 {
+        fraction(self.neurons, self.neurons_all)
+    }
+
+    /// The fraction of chunks that had a chosen neuron; of nothing, 1.
+    pub fn touched_fraction(&self) -> f64 {
+        fraction(self.chunks, self.chunks_all)
+    }
+
+    /// What was counted since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            neurons: self.neurons - earlier.neurons,
+            neurons_all: self.neurons_all - earlier.neurons_all,
+            chunks: self.chunks - earlier.chunks,
+            chunks_all: self.chunks_all - earlier.chunks_all,
+            bytes: self.bytes - earlier.bytes,
+        }
+    }
+}
+
+fn fraction(part: u64, all: u64) -> f64 {
+    if all == 0 { 1.0 } else { part as f64 / all as f64 }
+}
