@@ -180,6 +180,11 @@ pub enum EngineError {
         /// Rows of the embedding.
         vocab_size: usize,
     },
+    /// A logit is not a number, or all are −∞.
+    #[error(
+        "the logits are not finite; the model's weights are damaged, or not what they should be"
+    )]
+    NotFinite,
     /// There is nothing to compute logits after.
     #[error("no tokens: the prompt is empty and the model has no BOS token")]
     NoTokens,

@@ -294,6 +294,39 @@ impl Engine {
         Ok(())
     }
 
+    /// Appends `tokens` to the sequence; the residual streams that leave the last layer, of tokens from
+    /// `from` on, go to `out`, `[tokens − from, d_model]`.
+    pub(crate) fn prefill_residual(
+        &self,
+        state: &mut State,
+        tokens: &[u32],
+        from: usize,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        self.check(state, tokens)?;
+        let (forward, d, before) = (self.forward(), self.config().d_model, state.len);
+        for batch in batches(tokens.len(), self.mlp.batch().min(state.capacity)) {
+            if let Err(error) = forward.tokens(state, &tokens[batch.clone()], Phase::Prompt) {
+                state.truncate(before);
+                return Err(error);
+            }
+            let first = from.clamp(batch.start, batch.end);
+            let x = &state.buffers.x[(first - batch.start) * d..batch.len() * d];
+            if !x.is_empty() {
+                out[(first - from) * d..][..x.len()].copy_from_slice(x);
+            }
+        }
+        Ok(())
+    }
+
+    /// Logits, `[n, vocab_size]`, of residual streams that left the last layer, `[n, d_model]`, at most
+    /// [`LOGIT_ROWS`] and as many as a batch has. The buffers of `state` are used.
+    pub(crate) fn residual_logits(&self, state: &mut State, x: &[f32], out: &mut [f32]) {
+        let b = &mut state.buffers;
+        b.x[..x.len()].copy_from_slice(x);
+        self.forward().logits(b, 0..x.len() / self.config().d_model, out);
+    }
+
     /// The logits after each token of a batch that is in the buffers: of those of `batch` that are
     /// `from` or later.
     pub(crate) fn each_logits(

@@ -140,24 +140,10 @@ fn measure(
     options: &PerplexityOptions,
     progress: &mut dyn FnMut(&Perplexity) -> ControlFlow<()>,
 ) -> Result<Perplexity, PerplexityError> {
-    let n_ctx = options.n_ctx;
-    if n_ctx < 4 || n_ctx > model.capacity() {
-        return Err(PerplexityError::Window { n_ctx, limit: model.capacity() });
-    }
-    if tokens.len() / 2 < n_ctx {
-        return Err(PerplexityError::TextTooShort { tokens: tokens.len(), n_ctx });
-    }
+    check(tokens.len(), options, model.capacity())?;
     let mut sum = NllSum::default();
     let mut estimate = sum.estimate(0);
-    let mut window = Vec::with_capacity(n_ctx);
-    for (chunk, text) in
-        tokens.chunks_exact(n_ctx).take(n_chunks(tokens.len(), options)).enumerate()
-    {
-        window.clear();
-        window.extend_from_slice(text);
-        if let Some(bos) = options.bos {
-            window[0] = bos;
-        }
+    for (chunk, window) in windows(tokens, options).enumerate() {
         add_window(model, &window, chunk, &mut sum)?;
         estimate = sum.estimate(chunk + 1);
         if progress(&estimate).is_break() {
@@ -165,6 +151,37 @@ fn measure(
         }
     }
     Ok(estimate)
+}
+
+/// Whether a text of `n_tokens` can be measured with a state of that capacity.
+pub(crate) fn check(
+    n_tokens: usize,
+    options: &PerplexityOptions,
+    capacity: usize,
+) -> Result<(), PerplexityError> {
+    let n_ctx = options.n_ctx;
+    if n_ctx < 4 || n_ctx > capacity {
+        return Err(PerplexityError::Window { n_ctx, limit: capacity });
+    }
+    if n_tokens / 2 < n_ctx {
+        return Err(PerplexityError::TextTooShort { tokens: n_tokens, n_ctx });
+    }
+    Ok(())
+}
+
+/// The windows of a text that was checked.
+pub(crate) fn windows(
+    tokens: &[u32],
+    options: &PerplexityOptions,
+) -> impl Iterator<Item = Vec<u32>> {
+    let windows = tokens.chunks_exact(options.n_ctx).take(n_chunks(tokens.len(), options));
+    windows.map(|text| {
+        let mut window = text.to_vec();
+        if let Some(bos) = options.bos {
+            window[0] = bos;
+        }
+        window
+    })
 }
 
 fn add_window(
@@ -180,26 +197,38 @@ fn add_window(
         match negative_log_likelihood(logits, next) {
             Ok(nll) => sum.add(nll),
             Err(fault) => {
-                failure.get_or_insert(match fault {
-                    Fault::NotFinite => PerplexityError::NotFinite { chunk, position },
-                    Fault::UnknownToken => {
-                        PerplexityError::UnknownToken { token: next, vocab_size: logits.len() }
-                    }
-                });
+                failure.get_or_insert(fault.at(chunk, position, next, logits.len()));
             }
         }
     })?;
     failure.map_or(Ok(()), Err)
 }
 
-#[derive(Debug, PartialEq)]
-enum Fault {
+/// What is wrong with a prediction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fault {
     NotFinite,
     UnknownToken,
 }
 
+impl Fault {
+    /// Of the prediction of `token` after `position` in window `chunk`.
+    pub fn at(
+        self,
+        chunk: usize,
+        position: usize,
+        token: u32,
+        vocab_size: usize,
+    ) -> PerplexityError {
+        match self {
+            Self::NotFinite => PerplexityError::NotFinite { chunk, position },
+            Self::UnknownToken => PerplexityError::UnknownToken { token, vocab_size },
+        }
+    }
+}
+
 /// −ln softmax(logits)[token], in double precision.
-fn negative_log_likelihood(logits: &[f32], token: u32) -> Result<f64, Fault> {
+pub(crate) fn negative_log_likelihood(logits: &[f32], token: u32) -> Result<f64, Fault> {
     let &logit = logits.get(token as usize).ok_or(Fault::UnknownToken)?;
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let largest = f64::from(largest);
@@ -210,14 +239,14 @@ fn negative_log_likelihood(logits: &[f32], token: u32) -> Result<f64, Fault> {
 
 /// Sums over predictions.
 #[derive(Debug, Default)]
-struct NllSum {
+pub(crate) struct NllSum {
     n: usize,
     nll: f64,
     nll_squared: f64,
 }
 
 impl NllSum {
-    fn add(&mut self, nll: f64) {
+    pub fn add(&mut self, nll: f64) {
         self.n += 1;
         self.nll += nll;
         self.nll_squared += nll * nll;
@@ -225,7 +254,7 @@ impl NllSum {
 
     /// The error of the mean is sqrt((E[x²] − E[x]²) / (n − 1)); that of its exponential is, to
     /// first order, the same times the perplexity.
-    fn estimate(&self, chunks: usize) -> Perplexity {
+    pub fn estimate(&self, chunks: usize) -> Perplexity {
         let n = self.n as f64;
         let mean = self.nll / n;
         let variance = (self.nll_squared / n - mean * mean).max(0.0);

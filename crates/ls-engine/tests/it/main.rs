@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod consistency;
+mod fidelity;
 mod golden;
 mod layerwise;
 mod real;
