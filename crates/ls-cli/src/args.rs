@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ls_engine::{BackendKind, PolicyKind};
 use ls_model::pack;
 
+use crate::choose::SparseArgs;
 use crate::cmd;
 use crate::size::{self, Budget};
 
@@ -360,7 +361,15 @@ The figures compare with those of llama-perplexity for the same window.
 Examples:
   leanstream perplexity model.gguf -f book.txt
   leanstream perplexity model.gguf -f book.txt -c 512 --chunks 8 --json
-  leanstream perplexity model.lspack -f book.txt --budget 700MB";
+  leanstream perplexity model.lspack -f book.txt --budget 700MB
+
+With --mode sparse, each token computes only some neurons of each MLP. The same windows are computed
+densely too, and with the best choice of as many neurons. The rise of perplexity is the mean over the
+same tokens, with its standard error. KL is the divergence of the predicted distributions from dense
+ones, in nats, and what 99 % of the tokens do not exceed; same top is how often the likeliest token is
+the same. With --completions, 50 prompts are completed, and compared with the dense answers.
+
+  leanstream perplexity model.lspack -f book.txt --mode sparse --keep 0.7 --completions";
 
 /// Arguments of `perplexity`.
 #[derive(Debug, Args)]
@@ -384,6 +393,12 @@ pub struct PerplexityArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Which neurons are computed.
+    #[command(flatten)]
+    pub sparse: SparseArgs,
+    /// Complete 50 prompts, and compare the answers with dense ones
+    #[arg(long, help_heading = "Sparse computation")]
+    pub completions: bool,
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,

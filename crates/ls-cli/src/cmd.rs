@@ -4,6 +4,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod chat;
 pub mod doctor;
+mod fidelity;
 pub mod inspect;
 mod load;
 pub mod pack;
@@ -16,6 +17,7 @@ use std::path::Path;
 use anyhow::Context;
 use ls_engine::{Engine, Plan, State, system};
 use ls_model::config::{Architecture, Config};
+use ls_model::pack::is_pack;
 
 use crate::output;
 use crate::streaming::StreamReport;
@@ -128,6 +130,18 @@ fn check_path(path: &Path) -> anyhow::Result<()> {
     anyhow::ensure!(
         metadata.is_dir() || metadata.len() > 0,
         "{name} is empty; fetch the model again"
+    );
+    Ok(())
+}
+
+/// Refuses a model that is no pack.
+fn require_pack(path: &Path) -> anyhow::Result<()> {
+    check_path(path)?;
+    let name = path.display();
+    // What cannot be opened is left to the opening, which says why.
+    anyhow::ensure!(
+        is_pack(path) || !path.exists(),
+        "{name} is no pack; make one with leanstream pack {name}"
     );
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The `leanstream` program: runs, measures and explains language models.
 
 mod args;
+mod choose;
 mod cmd;
 mod disk;
 mod folder;

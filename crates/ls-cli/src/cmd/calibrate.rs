@@ -9,7 +9,6 @@ use indicatif::ProgressBar;
 use ls_engine::trace::{RecordOptions, RecordProgress, Recorded, cut_into_windows, record};
 use ls_engine::{Engine, Position, layerwise_bytes};
 use ls_model::ModelFile;
-use ls_model::pack::is_pack;
 use ls_model::tokenizer::EncodeOptions;
 use serde::Serialize;
 
@@ -45,12 +44,7 @@ struct Report {
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     let text = cmd::read_start(&args.file, args.tokens.saturating_mul(TOKEN_BYTES))?;
-    cmd::check_path(&args.model)?;
-    let name = args.model.display();
-    anyhow::ensure!(
-        is_pack(&args.model),
-        "{name} is no pack; make one with leanstream pack {name}"
-    );
+    cmd::require_pack(&args.model)?;
     interrupt::install()?;
     let (most, context) = (usize::try_from(args.tokens)?, usize::try_from(args.context)?);
     let config = ModelFile::open(&args.model)?.config().clone();

@@ -8,7 +8,10 @@ use ls_engine::{Perplexity, PerplexityOptions, n_chunks, perplexity};
 use ls_model::tokenizer::EncodeOptions;
 use serde::Serialize;
 
+use super::fidelity;
 use crate::args::PerplexityArgs;
+use crate::choose::Computed;
+use crate::output::UsageError;
 use crate::streaming::{Since, StreamReport};
 use crate::{cmd, interrupt, output};
 
@@ -29,6 +32,19 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
+    match args.sparse.mode {
+        Computed::Exact => exact(args),
+        Computed::Sparse => fidelity::run(args),
+    }
+}
+
+fn exact(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
+    if let Some(flag) =
+        args.sparse.without_meaning().or(args.completions.then_some("--completions"))
+    {
+        let message = format!("{flag} goes with --mode sparse");
+        return Err(UsageError(message).into());
+    }
     let text = cmd::read_text(&args.file)?;
     interrupt::install()?;
     let (context, smaller) = (Some(args.context), "use a smaller --context");

@@ -5,6 +5,7 @@
 
 mod calibrate;
 mod errors;
+mod fidelity;
 mod help;
 mod models;
 mod packs;
