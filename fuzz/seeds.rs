@@ -1,10 +1,12 @@
-//! Writes the seeds of model files, the smallest valid ones of every architecture, and of
-//! predictors. Those of tokenizers and templates are text, written by hand.
+//! Writes the seeds of model files, the smallest valid ones of every architecture, of predictors
+//! and of traces. Those of tokenizers and templates are text, written by hand.
 
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use ls_engine::trace::{RecordOptions, record};
+use ls_engine::{Engine, LoadOptions};
 use ls_hash::{Form, Norm, Predictor, Shape, WeightType};
 use ls_model::gguf::write::Writer;
 use ls_model::pack::{ColumnType, Columns, PackOptions, write};
@@ -17,7 +19,7 @@ const VOCAB: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-    for name in ["gguf", "hash_predictor", "pack", "safetensors_header"] {
+    for name in ["gguf", "hash_predictor", "pack", "safetensors_header", "trace"] {
         fs::create_dir_all(root.join(name))?;
     }
     for arch in ["llama", "qwen2", "qwen3", "gemma3"] {
@@ -32,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         &path,
         &[],
     )?;
+    trace(&path, &root.join("trace/llama"))?;
     let path = root.join("pack/reordered.lspack");
     packed(&root.join("gguf/llama.gguf"), &path, &[order])?;
     quantised()?.write(&root.join("gguf/quantised.gguf"))?;
@@ -59,6 +62,15 @@ fn predictors(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     for (name, shape) in shapes {
         fs::write(folder.join(name), Predictor::random(shape, 1)?.to_bytes())?;
     }
+    Ok(())
+}
+
+/// A trace of the pack.
+fn trace(pack: &Path, out: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let engine = Engine::load(pack, &LoadOptions { threads: 1, ..LoadOptions::default() })?;
+    let windows = [vec![0, 1, 2, 0, 1, 2, 0, 1], vec![2; 9]];
+    let options = RecordOptions { limit: 4000, force: true, ..RecordOptions::default() };
+    record(&engine, &windows, out, &options, &mut |_| ControlFlow::Continue(()))?;
     Ok(())
 }
 

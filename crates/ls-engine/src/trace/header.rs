@@ -54,7 +54,8 @@ impl TraceInfo {
     pub(super) fn offset(&self, layer: usize) -> u64 {
         let n = self.sampled.len() as u64;
         let (header, bytes) = (Self::header_bytes(n), Self::layer_bytes(n, self.d_model));
-        header.unwrap_or(u64::MAX).saturating_add(bytes.unwrap_or(u64::MAX) * layer as u64)
+        let layers = bytes.unwrap_or(u64::MAX).saturating_mul(layer as u64);
+        header.unwrap_or(u64::MAX).saturating_add(layers)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -125,6 +126,9 @@ impl TraceInfo {
         if info.d_model == 0 {
             return wrong("the number of values", 0);
         }
+        if info.n_layers == 0 {
+            return wrong("the number of layers", 0);
+        }
         if let Some(pair) = info.sampled.windows(2).find(|pair| pair[0] >= pair[1]) {
             return wrong("a sampled token out of order", pair[1].into());
         }
@@ -177,7 +181,7 @@ mod tests {
         #[test]
         fn headers_come_back(
             pack: u64, text: u64, seed: u64, n_tokens in 1u32.., n in 1u32..100, d_model in 1u32..,
-            n_layers: u32,
+            n_layers in 1u32..,
         ) {
             let sampled = sample(n_tokens, n, seed);
             let info = TraceInfo { pack, text, seed, n_tokens, sampled, d_model, n_layers };
