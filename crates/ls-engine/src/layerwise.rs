@@ -9,16 +9,17 @@
 //! (64 MiB at most), keys and values of one window in one layer, and the buffers of a batch. See
 //! [`layerwise_bytes`].
 
+mod mlp;
+
 use std::ops::Range;
 
-use ls_cpu::{Activations, rms_norm};
+use ls_cpu::{Activations, Masks, rms_norm};
 use ls_model::Config;
 
-use crate::chunks::ChunkSource;
 use crate::forward::Forward;
 use crate::model::{Engine, batches};
-use crate::state::Buffers;
-use crate::weights::{ChunkedMlp, Layer, Mlp};
+use crate::sparse::Choosing;
+use crate::weights::Layer;
 use crate::{EngineError, State};
 
 /// Bytes of the MLP's inputs and outputs that exist at once: so many tokens use each chunk of a layer
@@ -93,6 +94,8 @@ pub struct Layerwise<'a> {
     delta: Vec<f32>,
     /// What the MLP of a group of tokens sees, by batches.
     normed: Vec<Activations>,
+    /// What was chosen of their neurons, by batches; empty until something is.
+    masks: Vec<Masks>,
     /// Tokens of a group, and of a batch.
     group: usize,
     batch: usize,
@@ -191,6 +194,7 @@ impl<'a> Layerwise<'a> {
             x,
             delta,
             normed: normed.collect(),
+            masks: Vec::new(),
             group,
             batch,
             state,
@@ -260,23 +264,6 @@ impl<'a> Layerwise<'a> {
         Ok(Some(layer))
     }
 
-    /// Finishes the MLP of the layer for all tokens, with every neuron.
-    ///
-    /// # Errors
-    ///
-    /// If weights could not be read: then it can be tried again.
-    ///
-    /// # Panics
-    ///
-    /// If the attention of the layer was not finished.
-    pub fn mlp(&mut self) -> Result<(), EngineError> {
-        assert_eq!(self.position.part, Part::Mlp, "attention comes first");
-        while self.position.part == Part::Mlp {
-            self.step()?;
-        }
-        Ok(())
-    }
-
     /// Does a little of what comes next: the attention of a window, or the MLP of a group of tokens.
     /// [`Layerwise::position`] says how far it has come then; where it stops, it can be resumed.
     /// After the last layer it does nothing.
@@ -285,13 +272,17 @@ impl<'a> Layerwise<'a> {
     ///
     /// If weights could not be read; then nothing has changed.
     pub fn step(&mut self) -> Result<(), EngineError> {
+        self.step_with(None)
+    }
+
+    fn step_with(&mut self, choosing: Option<&mut dyn Choosing>) -> Result<(), EngineError> {
         let engine = self.engine;
         let Some(layer) = engine.weights().layers.get(self.position.layer) else { return Ok(()) };
         engine.check_whole()?;
         let forward = engine.forward();
         match self.position.part {
             Part::Attention => self.attend_window(&forward, layer),
-            Part::Mlp => self.mlp_group(&forward, layer)?,
+            Part::Mlp => self.mlp_group(&forward, layer, choosing)?,
         }
         if self.position.done == self.n_tokens() {
             self.position = match self.position.part {
@@ -323,66 +314,6 @@ impl<'a> Layerwise<'a> {
             x.copy_from_slice(&b.x[..n * d]);
         }
         self.position.done = window.end;
-    }
-
-    fn mlp_group(&mut self, forward: &Forward<'_>, layer: &Layer) -> Result<(), EngineError> {
-        let (d, done) = (self.engine.config().d_model, self.position.done);
-        let next = batches(self.n_tokens() - done, self.group).next();
-        let group = next.map_or(done..done, |group| done..done + group.len());
-        match (&layer.mlp, forward.chunks) {
-            (Mlp::Chunks(mlp), Some(chunks)) => {
-                self.chunked_mlp(forward, layer, mlp, chunks, group.clone())?;
-            }
-            _ => {
-                let b = &mut self.state.buffers;
-                for batch in batches(group.len(), self.batch) {
-                    let n = batch.len();
-                    let x = &mut self.x[(group.start + batch.start) * d..][..n * d];
-                    b.x[..n * d].copy_from_slice(x);
-                    forward.mlp(self.position.layer, layer, None, None, b, 0, n)?;
-                    x.copy_from_slice(&b.x[..n * d]);
-                }
-            }
-        }
-        self.position.done = group.end;
-        Ok(())
-    }
-
-    /// Each segment of the layer for all tokens of the group, before the next segment.
-    fn chunked_mlp(
-        &mut self,
-        forward: &Forward<'_>,
-        layer: &Layer,
-        mlp: &ChunkedMlp,
-        chunks: &ChunkSource,
-        group: Range<usize>,
-    ) -> Result<(), EngineError> {
-        let (d, i) = (self.engine.config().d_model, self.position.layer);
-        let (x, delta) =
-            (&mut self.x[group.start * d..group.end * d], &mut self.delta[..group.len() * d]);
-        let Buffers { hidden, .. } = &mut self.state.buffers;
-        let (batch, neurons) = (self.batch, hidden.neurons());
-        delta.fill(0.0);
-        for (batch, normed) in batches(group.len(), batch).zip(&mut self.normed) {
-            let x = &x[batch.start * d..batch.end * d];
-            forward.norm(&layer.ffn_norm, x, normed, batch.len());
-        }
-        let pass = chunks.begin_layer(i);
-        pass.begin_layer(i);
-        for s in 0..mlp.layout.n_segments() {
-            let Some(segment) = pass.segment(i, s, 1)? else {
-                unreachable!("one thread waits, so no other's segment can have failed");
-            };
-            let chunks: Vec<_> = mlp.chunks(s, segment.records()).collect();
-            for (batch, x) in batches(group.len(), batch).zip(&self.normed) {
-                let (n, out) = (batch.len(), &mut delta[batch.start * d..batch.end * d]);
-                let (cpu, gate) = (forward.cpu, forward.gate());
-                cpu.chunks_batch(&mlp.shape, &chunks, None, gate, x, n, neurons, out);
-            }
-        }
-        pass.end_layer(i);
-        forward.add_output(&layer.post_ffn_norm, delta, x);
-        Ok(())
     }
 
     /// After the last layer: hands `each` the logits after token `i` of a window, `[vocab_size]`, for

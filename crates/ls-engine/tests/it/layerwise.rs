@@ -1,8 +1,11 @@
 //! A text one layer at a time is the text all layers at a time.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use ls_engine::{Engine, EngineError, Layerwise, Part, Position, StreamOptions};
+use ls_cpu::{Cpu, Masks};
+use ls_engine::sparse::{ChoiceError, Choose, Choosing, MlpInput, MlpShape};
+use ls_engine::{Choice, Engine, EngineError, Layerwise, Part, Position, StreamOptions};
 use ls_model::ModelFile;
 use proptest::prelude::*;
 
@@ -252,4 +255,62 @@ fn values_and_columns_add_up_to_the_output() {
             assert!((f64::from(*got) - want).abs() < 1e-3 * (1.0 + want.abs()), "{got} for {want}");
         }
     }
+}
+
+/// Marks neurons by what enters them and the layer, and adds a constant for the others.
+#[derive(Debug)]
+struct ByInput;
+
+impl Choosing for ByInput {
+    fn choose(&mut self, _: &Cpu, at: &MlpInput<'_>, masks: &mut Masks) {
+        for (t, x) in at.x.chunks_exact(at.x.len() / at.n).enumerate() {
+            for j in 0..masks.n_neurons() {
+                if x[(j + at.layer) % x.len()] > 0.1 {
+                    masks.set(t, j);
+                }
+            }
+        }
+    }
+
+    fn compensate(&mut self, _: &Cpu, at: &MlpInput<'_>, masks: &Masks, out: &mut [f32]) {
+        for (t, out) in out.chunks_exact_mut(out.len() / at.n).enumerate() {
+            let chosen = masks.row(t).count(0..masks.n_neurons());
+            out.iter_mut().for_each(|x| *x += 0.001 * chosen as f32);
+        }
+    }
+}
+
+impl Choose for ByInput {
+    fn begin(&self, _: &[MlpShape]) -> Result<Box<dyn Choosing>, ChoiceError> {
+        Ok(Box::new(Self))
+    }
+}
+
+#[test]
+fn chosen_neurons_give_the_bits_of_a_sparse_prompt() {
+    let (_dir, path) = tiny_pack();
+    let windows = windows(&[70, 8, 33], 700);
+    let engine = in_memory(&path);
+    let mut state = engine.new_state().unwrap();
+    let choice = Choice::for_every_token(Arc::new(ByInput));
+    engine.set_choice(&mut state, Some(choice)).unwrap();
+    let mut want = Vec::new();
+    for window in &windows {
+        state.truncate(0);
+        engine.prefill_each(&mut state, window, 0, &mut |_, l| want.push(bits(l))).unwrap();
+    }
+    assert!(want != reference(&engine, &windows));
+    let stream = StreamOptions { prompt_batch: Some(32), ..StreamOptions::default() };
+    for engine in [engine, streamed(&path, 2, stream).unwrap()] {
+        let mut pass = Layerwise::new(&engine, &windows).unwrap();
+        while pass.attend().unwrap().is_some() {
+            pass.mlp_chosen(&mut ByInput).unwrap();
+        }
+        assert!(logits(&mut pass) == want);
+    }
+    let rows = load(&fixtures().join("tiny-book.gguf"), 1);
+    let mut pass = Layerwise::new(&rows, &windows).unwrap();
+    pass.attend().unwrap();
+    let error = pass.mlp_chosen(&mut ByInput).unwrap_err();
+    assert!(matches!(error, EngineError::NoChunks { .. }), "{error}");
 }
