@@ -147,7 +147,7 @@ pub(super) fn sample(n_tokens: u32, n: u32, seed: u64) -> Vec<u32> {
     let start = |i: u32| (u64::from(i) * u64::from(n_tokens) / u64::from(n)) as u32;
     let one = |i| {
         let (first, len) = (start(i), start(i + 1) - start(i));
-        first + (u64::from(rng.next_u32()) * u64::from(len) >> 32) as u32
+        first + ((u64::from(rng.next_u32()) * u64::from(len)) >> 32) as u32
     };
     (0..n).map(one).collect()
 }
