@@ -14,9 +14,6 @@ use crate::mask::Mask;
 use crate::simd;
 use crate::{Activations, Cpu, Format};
 
-/// Rows that lie between the one that is multiplied and the one that is asked for.
-const ROWS_AHEAD: usize = 2;
-
 /// What of some chunks was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
@@ -136,7 +133,7 @@ impl Cpu {
         let touched = Touched::default();
         let mut neurons = Chosen { shape, chunks, mask, chunk: None, first, rest, touched };
         let mut group = Group::take(&mut neurons);
-        group.gate[..group.len.min(ROWS_AHEAD)].iter().for_each(|row| simd::prefetch(row));
+        group.gate[..group.len].iter().for_each(|row| simd::prefetch(row));
         while group.len > 0 {
             let next = Group::take(&mut neurons);
             self.add_group(shape, kind, &group, &next, x, t, out);
@@ -157,30 +154,24 @@ impl Cpu {
         out: &mut [f32],
     ) {
         let n = group.len;
-        let mut rows: [&[u8]; 2 * AT_ONCE + ROWS_AHEAD] = [&[]; _];
-        rows[..n].copy_from_slice(&group.gate[..n]);
-        rows[n..2 * n].copy_from_slice(&group.up[..n]);
-        rows[2 * n..2 * n + ROWS_AHEAD].copy_from_slice(&next.gate[..ROWS_AHEAD]);
         let (mut g, mut u) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
-        self.dot_gathered(shape.gate, &rows[..n + ROWS_AHEAD], x, t, &mut g[..n]);
-        self.dot_gathered(shape.up, &rows[n..2 * n + ROWS_AHEAD], x, t, &mut u[..n]);
-        // Their loads pass while the values below are computed.
-        group.down[..n].iter().for_each(|column| simd::prefetch(column));
+        self.dot_gathered(shape.gate, &group.gate[..n], &group.up[..n], x, t, &mut g[..n]);
+        self.dot_gathered(shape.up, &group.up[..n], &group.down[..n], x, t, &mut u[..n]);
         gate_rows(self.isa, kind, &mut g, &u);
-        simd::add_gathered(self.isa, shape.down, &group.down[..n], &g[..n], out);
+        let (columns, ahead) = (&group.down[..n], &next.gate[..next.len]);
+        simd::add_gathered(self.isa, shape.down, columns, &g[..n], ahead, out);
     }
 
-    /// `out[i] = rows[i] · x[t]`; rows [`ROWS_AHEAD`] behind are asked for, those without a product too.
+    /// `out[i] = rows[i] · x[t]`; meanwhile `ahead` is asked for.
     fn dot_gathered(
         &self,
         format: Format,
         rows: &[&[u8]],
+        ahead: &[&[u8]],
         x: &Activations,
         t: usize,
         out: &mut [f32],
     ) {
-        let n = out.len();
-        let (rows, ahead) = (&rows[..n], &rows[ROWS_AHEAD..]);
         if format.is_quantized() {
             simd::dot_gathered_q(self.isa, format, rows, ahead, x.q8.row(t), out);
         } else {

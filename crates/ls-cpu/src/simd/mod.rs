@@ -137,19 +137,20 @@ pub(crate) fn dot_gathered_f(
     }
 }
 
-/// `out += Σ_j weights[j] · columns[j]` for columns that lie apart.
+/// `out += Σ_j weights[j] · columns[j]` for columns that lie apart. Meanwhile `ahead` is asked for.
 pub(crate) fn add_gathered(
     isa: Isa,
     format: ColumnFormat,
     columns: &[&[u8]],
     weights: &[f32],
+    ahead: &[&[u8]],
     out: &mut [f32],
 ) {
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 | Kind::Avx512 if out.len().is_multiple_of(32) => {
             // SAFETY: an `Isa` of this kind exists only where the features do.
-            unsafe { avx2_columns::add_gathered(format, columns, weights, out) }
+            unsafe { avx2_columns::add_gathered(format, columns, weights, ahead, out) }
         }
         #[cfg(target_arch = "aarch64")]
         Kind::Neon if out.len().is_multiple_of(32) => {
