@@ -155,10 +155,10 @@ impl Cpu {
     ) {
         let n = group.len;
         let (mut g, mut u) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
-        self.dot_gathered(shape.gate, &group.gate[..n], &group.up[..n], x, t, &mut g[..n]);
-        self.dot_gathered(shape.up, &group.up[..n], &group.down[..n], x, t, &mut u[..n]);
+        self.dot_gathered(shape.gate, &group.gate[..n], &next.gate[..n], x, t, &mut g[..n]);
+        self.dot_gathered(shape.up, &group.up[..n], &next.up[..n], x, t, &mut u[..n]);
         gate_rows(self.isa, kind, &mut g, &u);
-        let (columns, ahead) = (&group.down[..n], &next.gate[..next.len]);
+        let (columns, ahead) = (&group.down[..n], &next.down[..next.len]);
         simd::add_gathered(self.isa, shape.down, columns, &g[..n], ahead, out);
     }
 

@@ -196,8 +196,8 @@ pub(crate) fn prefetch(bytes: &[u8]) {
             let at = bytes.as_ptr().wrapping_sub(first).wrapping_add(64 * line);
             // SAFETY: a hint, which every processor of this architecture has.
             unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T1>(at.cast());
             }
         }
     }
