@@ -1,18 +1,16 @@
 //! The gated MLP over some neurons of its chunks.
 //!
-//! A prediction says which neurons matter to a token, and the others are left out. They lie here
-//! and there: a neuron's gate row, up row and down column at three places of its chunk, and the next
-//! one that was chosen some chunks on. So eight of them at a time are gathered from wherever they
-//! are, and while one's row is multiplied, that of the one after the next is asked for, which no
-//! prefetcher of the hardware could know.
+//! A prediction says which neurons matter to a token, and the others are left out. Those that are left
+//! lie here and there; they are gathered in groups, over the borders of chunks.
 
 use std::ops::Range;
 
-use crate::chunk::{AT_ONCE, Chunk, ChunkShape};
+use crate::chunk::{Chunk, ChunkShape};
 use crate::elementwise::{Gate, gate_rows};
+use crate::group::{AT_ONCE, Group};
 use crate::mask::Mask;
 use crate::simd;
-use crate::{Activations, Cpu, Format};
+use crate::{Activations, Cpu};
 
 /// What of some chunks was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,39 +28,8 @@ impl std::ops::AddAssign for Touched {
     }
 }
 
-/// A neuron's weights.
-#[derive(Clone, Copy, Default)]
-struct Neuron<'a> {
-    gate: &'a [u8],
-    up: &'a [u8],
-    down: &'a [u8],
-}
-
-/// Neurons whose columns are added at once.
-#[derive(Clone, Copy, Default)]
-struct Group<'a> {
-    len: usize,
-    gate: [&'a [u8]; AT_ONCE],
-    up: [&'a [u8]; AT_ONCE],
-    down: [&'a [u8]; AT_ONCE],
-}
-
-impl<'a> Group<'a> {
-    fn take(neurons: &mut impl Iterator<Item = Neuron<'a>>) -> Self {
-        let mut group = Self::default();
-        for neuron in neurons.take(AT_ONCE) {
-            let Neuron { gate, up, down } = neuron;
-            let i = group.len;
-            (group.gate[i], group.up[i], group.down[i]) = (gate, up, down);
-            group.len += 1;
-        }
-        group
-    }
-}
-
 /// The neurons of some chunks that a mask has, in order; counts what it comes by.
 struct Chosen<'a, 'm, I> {
-    shape: &'m ChunkShape,
     chunks: I,
     mask: Mask<'m>,
     /// The chunk, the position of its first neuron, and those of it that are still to come.
@@ -73,10 +40,10 @@ struct Chosen<'a, 'm, I> {
 }
 
 impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
-    type Item = Neuron<'a>;
+    type Item = (Chunk<'a>, usize);
 
     #[inline]
-    fn next(&mut self) -> Option<Neuron<'a>> {
+    fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(j) = self.mask.ones(self.rest.clone()).next() {
                 let chunk = self.chunk?;
@@ -84,24 +51,12 @@ impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
                 self.touched.chunks += usize::from(self.rest.start == self.first);
                 // Any but the chunk's first: the chunk is counted once.
                 self.rest.start = j + 1;
-                return Some(self.shape.neuron(chunk, j - self.first));
+                return Some((chunk, j - self.first));
             }
             let chunk = self.chunks.next()?;
             self.first = self.rest.end;
             self.rest = self.first..self.first + chunk.n_neurons;
             self.chunk = Some(chunk);
-        }
-    }
-}
-
-impl ChunkShape {
-    #[inline]
-    fn neuron<'a>(&self, chunk: Chunk<'a>, j: usize) -> Neuron<'a> {
-        let part = |at: usize, bytes: usize| &chunk.bytes[at + j * bytes..][..bytes];
-        Neuron {
-            gate: part(0, self.gate_bytes),
-            up: part(self.up_at, self.up_bytes),
-            down: part(self.down_at, self.column_bytes),
         }
     }
 }
@@ -129,55 +84,16 @@ impl Cpu {
         out: &mut [f32],
     ) -> Touched {
         assert_eq!((x.cols(), out.len()), (shape.d_model(), shape.d_model()), "{shape:?}");
-        let rest = first..first;
-        let touched = Touched::default();
-        let mut neurons = Chosen { shape, chunks, mask, chunk: None, first, rest, touched };
-        let mut group = Group::take(&mut neurons);
-        group.gate[..group.len].iter().for_each(|row| simd::prefetch(row));
+        let (rest, touched) = (first..first, Touched::default());
+        let mut neurons = Chosen { chunks, mask, chunk: None, first, rest, touched };
+        let mut group = Group::take(shape, &mut neurons);
+        group.prefetch();
         while group.len > 0 {
-            let next = Group::take(&mut neurons);
+            let next = Group::take(shape, &mut neurons);
             self.add_group(shape, kind, &group, &next, x, t, out);
             group = next;
         }
         neurons.touched
-    }
-
-    #[allow(clippy::too_many_arguments)] // one region's whole context
-    fn add_group(
-        &self,
-        shape: &ChunkShape,
-        kind: Gate,
-        group: &Group<'_>,
-        next: &Group<'_>,
-        x: &Activations,
-        t: usize,
-        out: &mut [f32],
-    ) {
-        let n = group.len;
-        let (mut g, mut u) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
-        self.dot_gathered(shape.gate, &group.gate[..n], &next.gate[..n], x, t, &mut g[..n]);
-        self.dot_gathered(shape.up, &group.up[..n], &next.up[..n], x, t, &mut u[..n]);
-        gate_rows(self.isa, kind, &mut g, &u);
-        let (columns, ahead) = (&group.down[..n], &next.down[..next.len]);
-        simd::add_gathered(self.isa, shape.down, columns, &g[..n], ahead, out);
-    }
-
-    /// `out[i] = rows[i] · x[t]`; meanwhile `ahead` is asked for.
-    fn dot_gathered(
-        &self,
-        format: Format,
-        rows: &[&[u8]],
-        ahead: &[&[u8]],
-        x: &Activations,
-        t: usize,
-        out: &mut [f32],
-    ) {
-        if format.is_quantized() {
-            simd::dot_gathered_q(self.isa, format, rows, ahead, x.q8.row(t), out);
-        } else {
-            let x = &x.float[t * x.cols()..][..x.cols()];
-            simd::dot_gathered_f(self.isa, format, rows, ahead, x, out);
-        }
     }
 
     /// Values of a chunk's neurons for the first `n` rows of `x`: `out[t][j] = act(gate_j · x[t]) ·
@@ -279,16 +195,19 @@ mod tests {
 
         /// One chunk with nothing but the neurons of a mask.
         fn compacted(&self, mask: Mask<'_>) -> Self {
-            let all: Vec<Neuron<'_>> = self
-                .chunks()
-                .flat_map(|chunk| (0..chunk.n_neurons).map(move |j| (chunk, j)))
-                .map(|(chunk, j)| self.shape.neuron(chunk, j))
-                .collect();
+            let ChunkShape { gate: g, up: u, down: w, up_at, down_at, .. } = self.shape;
+            let ChunkShape { gate_bytes, up_bytes, column_bytes, .. } = self.shape;
+            let of = |chunk: Chunk<'_>| (0..chunk.n_neurons).map(move |j| (chunk, j));
+            let all: Vec<_> = self.chunks().flat_map(of).collect();
             let chosen: Vec<_> = mask.ones(0..all.len()).map(|j| all[j]).collect();
-            let gate: Vec<u8> = chosen.iter().flat_map(|neuron| neuron.gate).copied().collect();
-            let up: Vec<u8> = chosen.iter().flat_map(|neuron| neuron.up).copied().collect();
-            let down: Vec<u8> = chosen.iter().flat_map(|neuron| neuron.down).copied().collect();
-            let ChunkShape { gate: g, up: u, down: w, .. } = self.shape;
+            let part = |at: usize, bytes: usize| -> Vec<u8> {
+                let of = |(chunk, j): &(Chunk<'_>, usize)| {
+                    chunk.bytes[at + j * bytes..][..bytes].to_vec()
+                };
+                chosen.iter().flat_map(of).collect()
+            };
+            let (gate, up) = (part(0, gate_bytes), part(up_at, up_bytes));
+            let down = part(down_at, column_bytes);
             let at = (gate.len(), gate.len() + up.len());
             let shape = ChunkShape::new(self.shape.d_model(), (g, u, w), at).unwrap();
             Self { shape, chunks: vec![([gate, up, down].concat(), chosen.len())] }

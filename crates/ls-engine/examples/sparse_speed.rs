@@ -32,9 +32,8 @@ impl Mode {
             None => "exact".to_owned(),
             Some((keep, grain)) => format!("{keep} by {grain:?}").to_lowercase(),
         };
-        let choice = keep.map(|(keep, grain)| {
-            Choice::new(Arc::new(Random::new(Keep::uniform(keep), grain, 1)))
-        });
+        let choice = keep
+            .map(|(keep, grain)| Choice::new(Arc::new(Random::new(Keep::uniform(keep), grain, 1))));
         engine.set_choice(&mut state, choice)?;
         Ok(Self { name, state, times: Vec::new() })
     }

@@ -246,9 +246,9 @@ fn add_pairs<const BYTES: usize, const P: usize>(
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_quantized<'a, const BYTES: usize>(
+fn add_quantized<const BYTES: usize>(
     format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
+    columns: &[&[u8]],
     weights: &[f32],
     ahead: &[&[u8]],
     out: &mut [f32],
@@ -262,7 +262,7 @@ fn add_quantized<'a, const BYTES: usize>(
         for j in 0..n.next_multiple_of(2) {
             let from = first + j.min(n - 1);
             h[j] = if j < n { weights[from] } else { 0.0 };
-            block[j] = column(from);
+            block[j] = columns[from];
         }
         match n.div_ceil(2) {
             1 => add_pairs::<BYTES, 1>(format, &block, &h, ahead, out),
@@ -298,43 +298,26 @@ fn read_groups<const BYTES: usize>(
     }
 }
 
-/// `out += Σ_j weights[j] · column(j)`; `out` is whole groups of 32.
-#[inline]
+/// `out += Σ_j weights[j] · columns[j]`; `out` is whole groups of 32. Meanwhile `ahead` is asked for.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add<'a>(
-    format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
-    weights: &[f32],
-    ahead: &[&[u8]],
-    out: &mut [f32],
-) {
-    match format {
-        ColumnFormat::Q8 => add_quantized::<32>(format, column, weights, ahead, out),
-        ColumnFormat::Q6 => add_quantized::<24>(format, column, weights, ahead, out),
-        ColumnFormat::Q5 => add_quantized::<20>(format, column, weights, ahead, out),
-        ColumnFormat::Q4 => add_quantized::<16>(format, column, weights, ahead, out),
-        ColumnFormat::F32 => add_floats::<4>(format, column, weights, out),
-        ColumnFormat::F16 | ColumnFormat::BF16 => add_floats::<2>(format, column, weights, out),
-    }
-}
-
-/// `out += Σ_j weights[j] · column j`, one after the other; `out` is whole groups of 32.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    let bytes = out.len() / format.group_len() * format.group_bytes();
-    add(format, |j| &columns[j * bytes..][..bytes], weights, &[], out);
-}
-
-/// `out += Σ_j weights[j] · columns[j]`; `out` is whole groups of 32.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn add_gathered(
+pub(crate) fn add_columns(
     format: ColumnFormat,
     columns: &[&[u8]],
     weights: &[f32],
     ahead: &[&[u8]],
     out: &mut [f32],
 ) {
-    add(format, |j| columns[j], weights, ahead, out);
+    if !format.is_quantized() {
+        ahead.iter().for_each(|bytes| super::prefetch(bytes));
+    }
+    match format {
+        ColumnFormat::Q8 => add_quantized::<32>(format, columns, weights, ahead, out),
+        ColumnFormat::Q6 => add_quantized::<24>(format, columns, weights, ahead, out),
+        ColumnFormat::Q5 => add_quantized::<20>(format, columns, weights, ahead, out),
+        ColumnFormat::Q4 => add_quantized::<16>(format, columns, weights, ahead, out),
+        ColumnFormat::F32 => add_floats::<4>(format, columns, weights, out),
+        ColumnFormat::F16 | ColumnFormat::BF16 => add_floats::<2>(format, columns, weights, out),
+    }
 }
 
 /// Values of a quantised column, from group `first` on; `out` is whole groups.
