@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::column::{ColumnFormat, dequantize_column, quantize_column};
     use crate::simd::tests::{floats, rows};
-    use crate::{Isa, Masks};
+    use crate::{Format, Isa, Masks};
 
     /// Random chunks with room between their parts.
     struct Layer {
