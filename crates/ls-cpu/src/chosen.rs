@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::chunk::{Chunk, ChunkShape};
 use crate::elementwise::{Gate, gate_rows};
-use crate::group::{AT_ONCE, Group};
+use crate::group::{AT_ONCE, Columns, Group};
 use crate::mask::Mask;
 use crate::simd;
 use crate::{Activations, Cpu};
@@ -19,12 +19,15 @@ pub struct Touched {
     pub neurons: usize,
     /// Chunks with one of these neurons.
     pub chunks: usize,
+    /// Down columns: of all these neurons, but for those that turned out to matter too little.
+    pub columns: usize,
 }
 
 impl std::ops::AddAssign for Touched {
     fn add_assign(&mut self, other: Self) {
         self.neurons += other.neurons;
         self.chunks += other.chunks;
+        self.columns += other.columns;
     }
 }
 
@@ -40,7 +43,8 @@ struct Chosen<'a, 'm, I> {
 }
 
 impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
-    type Item = (Chunk<'a>, usize);
+    /// A chunk, the neuron's place in it, and in the mask.
+    type Item = (Chunk<'a>, usize, usize);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -51,7 +55,7 @@ impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
                 self.touched.chunks += usize::from(self.rest.start == self.first);
                 // Any but the chunk's first: the chunk is counted once.
                 self.rest.start = j + 1;
-                return Some((chunk, j - self.first));
+                return Some((chunk, j - self.first, j));
             }
             let chunk = self.chunks.next()?;
             self.first = self.rest.end;
@@ -87,13 +91,64 @@ impl Cpu {
         let (rest, touched) = (first..first, Touched::default());
         let mut neurons = Chosen { chunks, mask, chunk: None, first, rest, touched };
         let mut group = Group::take(shape, &mut neurons);
+        if !mask.adds_all() {
+            let columns = self.add_important(shape, kind, &mut neurons, group, x, t, out);
+            return Touched { columns, ..neurons.touched };
+        }
         group.prefetch();
         while group.len > 0 {
             let next = Group::take(shape, &mut neurons);
             self.add_group(shape, kind, &group, &next, x, t, out);
             group = next;
         }
-        neurons.touched
+        Touched { columns: neurons.touched.neurons, ..neurons.touched }
+    }
+
+    /// Adds those of `group` and of the `neurons` behind it that the mask finds important enough;
+    /// returns how many these are.
+    #[allow(clippy::too_many_arguments)] // one region's whole context
+    fn add_important<'a, I: Iterator<Item = Chunk<'a>>>(
+        &self,
+        shape: &ChunkShape,
+        kind: Gate,
+        neurons: &mut Chosen<'a, '_, I>,
+        mut group: Group<'a>,
+        x: &Activations,
+        t: usize,
+        out: &mut [f32],
+    ) -> usize {
+        let (mask, mut columns) = (neurons.mask, Columns::default());
+        group.prefetch_rows();
+        while group.len > 0 {
+            let next = Group::take(shape, &mut *neurons);
+            let values = self.group_values(shape, kind, &group, &next, x, t);
+            for (value, (column, j)) in values.into_iter().zip(group.columns()) {
+                if mask.adds(j, value) {
+                    columns.push(column, value);
+                }
+            }
+            // Those that were asked for just now are on their way while the next rows are multiplied.
+            self.add_columns_until(shape, AT_ONCE, &mut columns, out);
+            group = next;
+        }
+        self.add_columns_until(shape, 0, &mut columns, out);
+        columns.pushed
+    }
+
+    /// Adds columns in blocks, until no more than `rest` are left.
+    fn add_columns_until(
+        &self,
+        shape: &ChunkShape,
+        rest: usize,
+        columns: &mut Columns<'_>,
+        out: &mut [f32],
+    ) {
+        while columns.len > rest {
+            let n = columns.len.min(AT_ONCE);
+            let (bytes, values) = (&columns.bytes[..n], &columns.values[..n]);
+            simd::add_columns(self.isa, shape.down, bytes, values, &[], out);
+            columns.drop_front(n);
+        }
     }
 
     /// Values of a chunk's neurons for the first `n` rows of `x`: `out[t][j] = act(gate_j · x[t]) ·
@@ -197,8 +252,8 @@ mod tests {
         fn compacted(&self, mask: Mask<'_>) -> Self {
             let ChunkShape { gate: g, up: u, down: w, up_at, down_at, .. } = self.shape;
             let ChunkShape { gate_bytes, up_bytes, column_bytes, .. } = self.shape;
-            let of = |chunk: Chunk<'_>| (0..chunk.n_neurons).map(move |j| (chunk, j));
-            let all: Vec<_> = self.chunks().flat_map(of).collect();
+            let all = self.chunks().flat_map(|chunk| (0..chunk.n_neurons).map(move |j| (chunk, j)));
+            let all: Vec<_> = all.collect();
             let chosen: Vec<_> = mask.ones(0..all.len()).map(|j| all[j]).collect();
             let part = |at: usize, bytes: usize| -> Vec<u8> {
                 let of = |(chunk, j): &(Chunk<'_>, usize)| {
@@ -274,7 +329,54 @@ mod tests {
                     });
                     let chunks = firsts.filter(|range| mask.count(range.clone()) > 0).count();
                     let neurons = mask.count(0..layer.n_neurons());
-                    prop_assert_eq!(touched, Touched { neurons, chunks });
+                    prop_assert_eq!(touched, Touched { neurons, chunks, columns: neurons });
+                }
+            }
+        }
+
+        #[test]
+        fn what_matters_too_little_is_not_added(
+            sizes in prop::collection::vec(1usize..12, 1..12),
+            keep in 0.2f64..1.1,
+            least in 0f32..3.0,
+            n in 1usize..12,
+            seed: u64,
+        ) {
+            let d = 64;
+            let layer = Layer::new(d, (Format::Q8_0, Format::Q8_0, ColumnFormat::F32), &sizes);
+            let len = layer.n_neurons();
+            let norms: Vec<f32> = (0..len).map(|j| 0.01 * (1 + j % 5) as f32).collect();
+            let (least, chunks) = (least * 1e-3, layer.chunks().collect::<Vec<_>>());
+            for isa in Isa::available() {
+                let cpu = Cpu::new(2, isa).unwrap();
+                let x = activations(&cpu, n, d);
+                let mut values = Vec::new();
+                cpu.chunks_neurons(&layer.shape, &chunks, Gate::Silu, &x, n, &mut values);
+                let mut masks = random_masks(n, len, keep, seed);
+                let mut fewer = Masks::new(n, len);
+                for t in 0..n {
+                    for j in masks.row(t).ones(0..len) {
+                        let importance = values[t * len + j].abs() * norms[j];
+                        // Rounded otherwise, a value near the bound may fall on its other side.
+                        prop_assume!((importance - least).abs() > 1e-4 * least || least == 0.0);
+                        if importance >= least {
+                            fewer.set(t, j);
+                        }
+                    }
+                }
+                let run = |masks: &Masks| {
+                    let (mut hidden, mut out) = (Vec::new(), vec![0.5; n * d]);
+                    let of = Some((masks, 0));
+                    let columns =
+                        cpu.chunks_batch(&layer.shape, &chunks, of, Gate::Silu, &x, n, &mut hidden, &mut out);
+                    (columns, out)
+                };
+                masks.set_norms(norms.clone().into());
+                (0..n).for_each(|t| masks.set_least(t, least));
+                let ((columns, got), (_, want)) = (run(&masks), run(&fewer));
+                prop_assert_eq!(columns, (0..n).map(|t| fewer.row(t).count(0..len)).sum::<usize>());
+                for (got, want) in got.iter().zip(&want) {
+                    prop_assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "{isa}: {got} for {want}");
                 }
             }
         }

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::column::{ColumnFormat, dequantize_column};
 use crate::elementwise::{Gate, gate_rows};
 use crate::group::{AT_ONCE, Group};
@@ -148,7 +150,7 @@ impl Cpu {
         let mut groups = chunks.flat_map(|chunk| {
             let firsts = (0..chunk.n_neurons).step_by(AT_ONCE);
             firsts
-                .map(move |first| Group::take(shape, (first..chunk.n_neurons).map(|j| (chunk, j))))
+                .map(move |first| Group::take(shape, (first..chunk.n_neurons).map(|j| (chunk, j, j))))
         });
         let mut group = groups.next().unwrap_or_default();
         group.prefetch();
@@ -171,6 +173,8 @@ impl Cpu {
     ///
     /// The same chunks in the same order give the same bits, whatever the number of threads.
     ///
+    /// Returns how many columns were added, over all rows.
+    ///
     /// # Panics
     ///
     /// As [`Cpu::chunk`].
@@ -185,24 +189,27 @@ impl Cpu {
         n: usize,
         hidden: &mut Vec<f32>,
         out: &mut [f32],
-    ) {
+    ) -> usize {
         let d = shape.d_model;
         assert_eq!((x.cols(), out.len()), (d, n * d), "inputs and outputs of {shape:?}");
+        let all = n * chunks.iter().map(|chunk| chunk.n_neurons).sum::<usize>();
         match masks {
             None if n < BATCH => {
-                return self.chunks(shape, chunks.iter().copied(), kind, x, n, out);
+                self.chunks(shape, chunks.iter().copied(), kind, x, n, out);
+                return all;
             }
             Some((masks, first)) if n < BATCH => {
-                for (t, out) in out.chunks_exact_mut(d).enumerate() {
+                let each = |(t, out): (usize, &mut [f32])| {
                     let chosen = (masks.row(t), first);
-                    self.chosen(shape, chunks.iter().copied(), chosen, kind, x, t, out);
-                }
-                return;
+                    self.chosen(shape, chunks.iter().copied(), chosen, kind, x, t, out).columns
+                };
+                return out.chunks_exact_mut(d).enumerate().map(each).sum();
             }
             _ => {}
         }
-        self.batch_values(shape, chunks, masks, kind, x, n, hidden);
+        let columns = self.batch_values(shape, chunks, masks, kind, x, n, hidden);
         self.add_batch(shape, chunks, hidden.len() / n, hidden, n, out);
+        if masks.is_some() { columns } else { all }
     }
 
     /// Values of the neurons of `chunks` for the first `n` rows of `x`, on all threads: `hidden[t][j]
@@ -226,7 +233,8 @@ impl Cpu {
         self.batch_values(shape, chunks, None, kind, x, n, hidden);
     }
 
-    /// Values of all neurons; zero for those that a row's mask does not have.
+    /// Values of all neurons; zero for those that a row's mask does not have or finds unimportant.
+    /// Returns how many of them masks leave.
     #[allow(clippy::too_many_arguments)] // one region's whole context
     fn batch_values(
         &self,
@@ -237,7 +245,8 @@ impl Cpu {
         x: &Activations,
         n: usize,
         hidden: &mut Vec<f32>,
-    ) {
+    ) -> usize {
+        let left = AtomicUsize::new(0);
         let n_neurons: usize = chunks.iter().map(|chunk| chunk.n_neurons).sum();
         hidden.resize(n * n_neurons, 0.0);
         let values = Split::new(hidden);
@@ -257,12 +266,15 @@ impl Cpu {
                             let (mask, first) = (masks.row(t), first + rows.start);
                             to.fill(0.0);
                             let chosen = mask.ones(first..first + rows.len());
-                            chosen.for_each(|j| to[j - first] = gate[j - first]);
+                            let chosen = chosen.filter(|j| mask.adds(*j, gate[*j - first]));
+                            let n = chosen.map(|j| to[j - first] = gate[j - first]).count();
+                            left.fetch_add(n, Ordering::Relaxed);
                         }
                     }
                 }
             });
         });
+        left.into_inner()
     }
 
     /// Products of neurons `rows`, counted over all chunks, with every row of `x`: of the gate

@@ -1,6 +1,7 @@
 //! Which neurons are computed: a bit for each.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::Cpu;
 
@@ -20,18 +21,27 @@ const WORD: usize = u64::BITS as usize;
 /// assert_eq!(masks.row(0).ones(0..100).collect::<Vec<_>>(), [7]);
 /// assert_eq!(masks.row(1).count(64..100), 6);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// A row can also say how important a neuron must turn out to be: then, of those that are set, only
+/// neurons whose value times the norm of their down column is at least so large are added to the
+/// output. What the others' values cost was spent, but not what their columns would.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Masks {
     len: usize,
     row_words: usize,
     words: Vec<u64>,
+    /// For each row.
+    least: Vec<f32>,
+    /// Norms of the down columns; without them, all that is set is added.
+    norms: Option<Arc<[f32]>>,
 }
 
 impl Masks {
     /// `rows` rows of `len` bits, all clear.
     pub fn new(rows: usize, len: usize) -> Self {
         let row_words = len.div_ceil(WORD);
-        Self { len, row_words, words: vec![0; rows * row_words] }
+        let (words, least) = (vec![0; rows * row_words], vec![0.0; rows]);
+        Self { len, row_words, words, least, norms: None }
     }
 
     /// Rows that there is room for.
@@ -52,6 +62,28 @@ impl Masks {
     pub fn begin(&mut self, n: usize, n_neurons: usize) {
         (self.len, self.row_words) = (n_neurons, n_neurons.div_ceil(WORD));
         self.words[..n * self.row_words].fill(0);
+        self.least.fill(0.0);
+        self.norms = None;
+    }
+
+    /// Of the neurons that are set, only those are added that are important enough, by `norms` of all
+    /// down columns and [`Masks::set_least`].
+    ///
+    /// # Panics
+    ///
+    /// If there is not a norm for each neuron.
+    pub fn set_norms(&mut self, norms: Arc<[f32]>) {
+        assert_eq!(norms.len(), self.len, "a norm for each neuron");
+        self.norms = Some(norms);
+    }
+
+    /// The least importance, |value| · ‖down column‖, of what is added for row `t`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row.
+    pub fn set_least(&mut self, t: usize, least: f32) {
+        self.least[t] = least;
     }
 
     /// The bits of row `t`.
@@ -60,7 +92,12 @@ impl Masks {
     ///
     /// If there is no such row.
     pub fn row(&self, t: usize) -> Mask<'_> {
-        Mask { words: &self.words[t * self.row_words..][..self.row_words], len: self.len }
+        Mask {
+            words: &self.words[t * self.row_words..][..self.row_words],
+            len: self.len,
+            least: self.least.get(t).copied().unwrap_or(0.0),
+            norms: self.norms.as_deref().unwrap_or(&[]),
+        }
     }
 
     /// The words of row `t`. Bits beyond the last neuron mean nothing.
@@ -130,12 +167,26 @@ fn within(i: usize, range: &Range<usize>) -> u64 {
 pub struct Mask<'a> {
     words: &'a [u64],
     len: usize,
+    least: f32,
+    norms: &'a [f32],
 }
 
 impl<'a> Mask<'a> {
     /// Bits of the row.
     pub fn n_neurons(self) -> usize {
         self.len
+    }
+
+    /// Whether what is set is added however little it matters.
+    pub(crate) fn adds_all(self) -> bool {
+        self.norms.is_empty() || self.least <= 0.0
+    }
+
+    /// Whether neuron `j`, which is set, matters enough with this value to be added.
+    #[inline]
+    pub(crate) fn adds(self, j: usize, value: f32) -> bool {
+        // What is no number is added, so that it is seen.
+        self.norms.is_empty() || !(value.abs() * self.norms[j] < self.least)
     }
 
     /// The row's words. Bits beyond the last neuron mean nothing.

@@ -73,7 +73,7 @@ impl Chunked<'_> {
         let (cpu, pass, len) = (self.cpu, self.pass, out.len());
         let partial = &mut partial[..self.mlp.layout.n_segments() as usize * len];
         let failure = Mutex::new(None);
-        let (neurons, chunks) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let [neurons, chunks, columns] = [const { AtomicUsize::new(0) }; 3];
         cpu.pool().for_each_chunk(partial, len, &|s, out| {
             if failure.lock().is_some() {
                 return;
@@ -86,6 +86,7 @@ impl Chunked<'_> {
                     let touched = self.segment(s as u32, || segment.records(), masks, out);
                     neurons.fetch_add(touched.neurons, Ordering::Relaxed);
                     chunks.fetch_add(touched.chunks, Ordering::Relaxed);
+                    columns.fetch_add(touched.columns, Ordering::Relaxed);
                 }
                 Err(error) => {
                     failure.lock().get_or_insert(error);
@@ -102,7 +103,8 @@ impl Chunked<'_> {
                 add(cpu.isa(), out, &segment[p * piece..][..out.len()]);
             }
         });
-        Ok(Touched { neurons: neurons.into_inner(), chunks: chunks.into_inner() })
+        let [neurons, chunks, columns] = [neurons, chunks, columns].map(AtomicUsize::into_inner);
+        Ok(Touched { neurons, chunks, columns })
     }
 
     /// Adds a segment to `out`, on the calling thread alone; counts what was chosen.
@@ -138,15 +140,16 @@ impl Chunked<'_> {
     ) -> Result<Touched, EngineError> {
         let Self { cpu, i, mlp, gate, pass, x, n } = *self;
         out.fill(0.0);
+        let mut columns = 0;
         for s in 0..mlp.layout.n_segments() {
             let Some(segment) = pass.segment(i, s, 1)? else {
                 unreachable!("one thread waits, so no other's segment can have failed");
             };
             let chunks: Vec<_> = mlp.chunks(s, segment.records()).collect();
             let masks = masks.map(|masks| (masks, mlp.neurons(s).start));
-            cpu.chunks_batch(&mlp.shape, &chunks, masks, gate, x, n, neurons, out);
+            columns += cpu.chunks_batch(&mlp.shape, &chunks, masks, gate, x, n, neurons, out);
         }
-        let masked = |masks: &Masks| touched(masks, mlp, n);
+        let masked = |masks: &Masks| Touched { columns, ..touched(masks, mlp, n) };
         Ok(masks.map(masked).unwrap_or_default())
     }
 }
@@ -157,7 +160,7 @@ fn touched(masks: &Masks, mlp: &ChunkedMlp, n: usize) -> Touched {
     for mask in (0..n).map(|t| masks.row(t)) {
         for chunk in 0..mlp.layout.n_chunks {
             let neurons = mask.count(mlp.layout.neurons(chunk));
-            touched += Touched { neurons, chunks: usize::from(neurons > 0) };
+            touched += Touched { neurons, chunks: usize::from(neurons > 0), columns: 0 };
         }
     }
     touched

@@ -13,13 +13,24 @@ pub struct SparseCounts {
     pub chunks: u64,
     /// Chunks in all.
     pub chunks_all: u64,
-    /// Bytes of the chosen neurons' weights.
+    /// Down columns that were added: of the chosen neurons, but for those that turned out to matter too
+    /// little.
+    pub columns: u64,
+    /// Bytes of the weights that were computed with.
     pub bytes: u64,
+    /// Bytes of all neurons' weights.
+    pub bytes_all: u64,
 }
 
 impl SparseCounts {
-    /// The fraction of neurons that was chosen; of nothing, 1.
+    /// The fraction of the MLPs' bytes that was computed with; of nothing, 1. Without columns left out it
+    /// is the fraction of neurons.
     pub fn computed_fraction(&self) -> f64 {
+        fraction(self.bytes, self.bytes_all)
+    }
+
+    /// The fraction of neurons that was chosen, and whose gates and ups were computed; of nothing, 1.
+    pub fn chosen_fraction(&self) -> f64 {
         fraction(self.neurons, self.neurons_all)
     }
 
@@ -35,7 +46,9 @@ impl SparseCounts {
             neurons_all: self.neurons_all - earlier.neurons_all,
             chunks: self.chunks - earlier.chunks,
             chunks_all: self.chunks_all - earlier.chunks_all,
+            columns: self.columns - earlier.columns,
             bytes: self.bytes - earlier.bytes,
+            bytes_all: self.bytes_all - earlier.bytes_all,
         }
     }
 }

@@ -75,6 +75,10 @@ impl Sparse {
         self.counts.chunks += touched.chunks as u64;
         self.counts.neurons_all += (n * layout.d_ff) as u64;
         self.counts.chunks_all += n as u64 * u64::from(layout.n_chunks);
-        self.counts.bytes += touched.neurons as u64 * layout.neuron_bytes() as u64;
+        let (neuron, column) = (layout.neuron_bytes() as u64, layout.column_bytes() as u64);
+        self.counts.columns += touched.columns as u64;
+        self.counts.bytes +=
+            touched.neurons as u64 * (neuron - column) + touched.columns as u64 * column;
+        self.counts.bytes_all += (n * layout.d_ff) as u64 * neuron;
     }
 }

@@ -1,0 +1,146 @@
+//! Predictors: which neurons of each MLP matter to a token, told from what enters it.
+//!
+//! A `.lspred` belongs to one pack, whose checksum it has. For each layer it holds a
+//! [`LookupPredictor`], the norms of the down columns, and what was measured of the predictor on a
+//! text: how much importance it misses by how much is kept, how the true importance of what it chooses
+//! is spread, and what missed importance in this layer does to the model's output. From these
+//! [`Predictors::plan`] says how much each layer should compute, so that the whole model computes a
+//! given fraction.
+//!
+//! [`Predicted`] chooses by them in two steps. First the neurons with the highest expected importance
+//! are taken, and their gates and ups are computed. Then their true importance is known, and the down
+//! columns of those that turned out to matter little are left out. At the same number of bytes this
+//! loses less than taking fewer neurons whole, since the second step makes no mistakes.
+//!
+//! | offset | type | field |
+//! |---|---|---|
+//! | 0 | 8 bytes | magic: `LSPRED`, 0, 0 |
+//! | 8 | u32 | version: 1. A reader refuses every other |
+//! | 12 | u32 | flags: none exist; a reader refuses any |
+//! | 16 | u64 | [checksum](ls_model::pack::Pack::checksum) of the pack |
+//! | 24 | u64 | checksum of the text that it was trained on, as in a [trace](crate::trace) |
+//! | 32 | u32 | width of an MLP's input, d_model |
+//! | 36 | u32 | layers |
+//! | 40 | u64 | XXH3-64 of all before |
+//! | 48 | for each layer | length n as u64, n bytes, then the XXH3-64 of both with the layer as seed |
+//!
+//! The bytes of a layer are: neurons (u32), bytes of the predictor (u32), weight (f32), missed importance
+//! (21 × f32), spread (21 × 15 × f32), norms (f32 for each neuron), the predictor.
+
+mod allocate;
+mod choose;
+mod error;
+mod file;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ls_hash::LookupPredictor;
+use ls_model::ModelFile;
+
+pub use allocate::KeepPlan;
+pub use choose::Predicted;
+pub use error::PredictError;
+pub use file::PredictorWriter;
+
+/// Fractions kept, at which a predictor is measured: 0, 1/20, …, 1.
+pub const KEEPS: usize = 21;
+/// Fractions of what is chosen, by true importance: 1/16, …, 15/16.
+pub const SPREAD: usize = 15;
+
+/// What a file of predictors is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PredictorInfo {
+    /// Checksum of the pack.
+    pub pack: u64,
+    /// Checksum of the text.
+    pub text: u64,
+    /// Width of an MLP's input.
+    pub d_model: u32,
+    /// Layers.
+    pub n_layers: u32,
+}
+
+/// A layer's predictor, and what is known of it.
+#[derive(Clone, Debug)]
+pub struct LayerPredictor {
+    /// Scores neurons by what enters the MLP.
+    pub predictor: LookupPredictor,
+    /// Norm of each neuron's down column.
+    pub norms: Arc<[f32]>,
+    /// By how much the model's output suffers, in nats for all importance missed.
+    pub weight: f32,
+    /// Share of the importance that is missed when so much is kept.
+    pub missed: [f32; KEEPS],
+    /// True importance of the chosen neurons, as multiples of the least expected importance among
+    /// them: `spread[i][j]` is what (j + 1)/16 of them do not exceed when i/20 are kept.
+    pub spread: [[f32; SPREAD]; KEEPS],
+}
+
+/// The predictors of a pack.
+#[derive(Clone, Debug)]
+pub struct Predictors {
+    info: PredictorInfo,
+    layers: Vec<LayerPredictor>,
+}
+
+impl Predictors {
+    /// Opens the predictors of `model`, which is a pack, from the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, is damaged, or is of another pack.
+    pub fn open(path: &Path, model: &ModelFile) -> Result<Self, PredictError> {
+        let (info, layers) = file::read(path)?;
+        let no_pack = || PredictError::NoPack { path: model.path().to_owned() };
+        let pack = model.pack().ok_or_else(no_pack)?;
+        let other = |what| Err(PredictError::Other { path: path.to_owned(), what });
+        if info.pack != pack.checksum() {
+            return other("pack");
+        }
+        if layers.len() != pack.layers().len() {
+            return Err(PredictError::Unfinished {
+                path: path.to_owned(),
+                n_layers: pack.layers().len(),
+                found: layers.len(),
+            });
+        }
+        for (layer, layout) in layers.iter().zip(pack.layers()) {
+            let shape = layer.predictor.shape();
+            if (shape.n_inputs, shape.n_outputs) != (layout.d_model, layout.d_ff) {
+                return other("shape");
+            }
+        }
+        Ok(Self { info, layers })
+    }
+
+    /// Puts predictors together.
+    pub fn new(info: PredictorInfo, layers: Vec<LayerPredictor>) -> Self {
+        Self { info, layers }
+    }
+
+    /// What they are of.
+    pub fn info(&self) -> &PredictorInfo {
+        &self.info
+    }
+
+    /// Those of each layer.
+    pub fn layers(&self) -> &[LayerPredictor] {
+        &self.layers
+    }
+
+    /// Bytes that they take in memory.
+    pub fn n_bytes(&self) -> usize {
+        let layer = |l: &LayerPredictor| l.predictor.n_bytes() + l.norms.len() * 4;
+        self.layers.iter().map(layer).sum()
+    }
+
+    /// Writes them to `path`, which is replaced when all is there.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), PredictError> {
+        file::write(path, &self.info, &self.layers)
+    }
+}
