@@ -6,7 +6,10 @@
 use std::fmt;
 
 use divan::Bencher;
-use ls_hash::{Form, Isa, Mask, Norm, Predictor, Selector, Shape, WeightType};
+use ls_hash::{
+    FeatureKind, Form, Isa, LookupPredictor, LookupShape, Mask, Norm, Predictor, Selector, Shape,
+    WeightType,
+};
 
 const N_INPUTS: usize = 4096;
 const N_OUTPUTS: usize = 14336;
@@ -63,6 +66,67 @@ fn hash(bencher: Bencher<'_, '_>, case: &Case) {
     let features = features();
     bencher.bench_local(|| {
         predictor.set(&mut state, divan::black_box(&features));
+        state.scores()[0]
+    });
+}
+
+#[derive(Clone, Copy)]
+struct LookupCase {
+    bytes: usize,
+    isa: Isa,
+}
+
+impl fmt::Display for LookupCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} MB {}", self.bytes as f64 / 1e6, self.isa)
+    }
+}
+
+impl LookupCase {
+    fn predictor(self) -> LookupPredictor {
+        let shape = LookupShape::within(N_INPUTS, N_OUTPUTS, self.bytes, 1).expect("enough");
+        LookupPredictor::random(shape, 1).expect("a valid shape").with_isa(self.isa)
+    }
+
+    fn all() -> Vec<Self> {
+        let isas = || Isa::available().into_iter().filter(|isa| *isa != Isa::SCALAR);
+        let sizes = [750_000, 3_750_000].into_iter();
+        sizes.flat_map(|bytes| isas().map(move |isa| Self { bytes, isa })).collect()
+    }
+}
+
+#[divan::bench(args = LookupCase::all())]
+fn lookup(bencher: Bencher<'_, '_>, case: LookupCase) {
+    let predictor = case.predictor();
+    let mut state = predictor.state();
+    let features = features();
+    bencher.bench_local(|| {
+        predictor.set(&mut state, divan::black_box(&features), FeatureKind::Exact);
+        state.scores()[0]
+    });
+}
+
+/// Projection and tables alone.
+#[divan::bench(args = LookupCase::all())]
+fn lookup_prepare(bencher: Bencher<'_, '_>, case: LookupCase) {
+    let predictor = case.predictor();
+    let mut state = predictor.state();
+    let features = features();
+    bencher.bench_local(|| {
+        predictor.prepare(&mut state, divan::black_box(&features), FeatureKind::Exact)
+    });
+}
+
+/// A token with what it was corrected by.
+#[divan::bench(args = LookupCase::all())]
+fn lookup_observed(bencher: Bencher<'_, '_>, case: LookupCase) {
+    let predictor = case.predictor();
+    let mut state = predictor.state();
+    let features = features();
+    let (mask, ones) = (Mask::repeat(true, N_OUTPUTS), vec![1.0; N_OUTPUTS]);
+    bencher.bench_local(|| {
+        predictor.observe(&mut state, &mask, &ones, &ones);
+        predictor.set(&mut state, divan::black_box(&features), FeatureKind::Exact);
         state.scores()[0]
     });
 }

@@ -2,6 +2,7 @@
 
 use ndarray::{Array1, Array2, ArrayView1};
 
+use crate::lookup::{FeatureKind, LookupPredictor, LookupState};
 use crate::predictor::Predictor;
 use crate::rng::Rng;
 use crate::samples::Samples;
@@ -56,6 +57,42 @@ impl Scorer for Hash<'_> {
 
     fn score(&mut self, row: Row<'_>, out: &mut [f32]) {
         self.predictor.set(&mut self.state, row.features);
+        out.copy_from_slice(self.state.scores());
+    }
+}
+
+/// A look-up predictor with its memory, which learns nothing from row to row.
+#[derive(Clone, Debug)]
+pub struct Lookup<'a> {
+    predictor: &'a LookupPredictor,
+    state: LookupState,
+    kind: FeatureKind,
+    name: String,
+}
+
+impl<'a> Lookup<'a> {
+    /// `predictor` on features of `kind`, which the report calls `name`.
+    ///
+    /// # Panics
+    ///
+    /// If the predictor does not know `kind`.
+    pub fn new(name: impl Into<String>, predictor: &'a LookupPredictor, kind: FeatureKind) -> Self {
+        assert!(kind.idx() < predictor.shape().n_kinds, "a kind that the predictor knows");
+        Self { predictor, state: predictor.state(), kind, name: name.into() }
+    }
+}
+
+impl Scorer for Lookup<'_> {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.predictor.n_bytes()
+    }
+
+    fn score(&mut self, row: Row<'_>, out: &mut [f32]) {
+        self.predictor.set(&mut self.state, row.features, self.kind);
         out.copy_from_slice(self.state.scores());
     }
 }

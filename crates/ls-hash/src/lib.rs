@@ -55,6 +55,7 @@ mod baseline;
 mod error;
 mod format;
 mod isa;
+pub mod lookup;
 mod predictor;
 mod project;
 mod report;
@@ -68,9 +69,13 @@ mod state;
 pub mod synthetic;
 mod train;
 
-pub use baseline::{Hash, LastSet, LowRank, Oracle, Random, Row, Scorer, StaticHot};
+pub use baseline::{Hash, LastSet, Lookup, LowRank, Oracle, Random, Row, Scorer, StaticHot};
 pub use error::HashError;
 pub use isa::Isa;
+pub use lookup::{
+    FeatureKind, GatedLayer, LayerData, LookupConfig, LookupPart, LookupPredictor, LookupShape,
+    LookupState, LookupTrainer,
+};
 pub use predictor::Predictor;
 pub use project::WeightType;
 pub use report::{Line, Report};

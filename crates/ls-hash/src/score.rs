@@ -4,7 +4,7 @@ use crate::shape::Form;
 use crate::simd::LANES;
 
 /// Adding it rounds a float to an integer, which then lies in the low bits.
-const ROUND: f32 = 12_582_912.0;
+pub(crate) const ROUND: f32 = 12_582_912.0;
 
 /// Numbers that turn products into scores: for each group `[term][lane]` as upper halves of f32.
 #[derive(Clone, Copy, Debug)]

@@ -42,13 +42,43 @@ pub struct Data {
     pub gains: Array1<f32>,
 }
 
+/// Weights of a gated layer.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Gate and second factor, `[outputs, inputs]`.
+    pub weights: [Array2<f32>; 2],
+    /// What each output counts.
+    pub gains: Array1<f32>,
+}
+
 impl Synthetic {
-    /// `n` rows, each correlated with the one before.
-    pub fn rows(self, n: usize) -> Data {
-        let mut rng = Rng::new(self.seed, 0);
+    /// A layer and `n` rows of features `[2, rows, inputs]`, each correlated with the one before:
+    /// first the exact ones, then others that are known earlier.
+    pub fn layer(self, n: usize) -> (Layer, Array3<f32>) {
+        let mut rng = Rng::new(self.seed, 1);
         let mut matrix = |rows, cols, size: f32| {
             Array2::from_shape_simple_fn((rows, cols), || size * rng.normal())
         };
+        let x = self.correlated(n, &mut matrix);
+        let noise = matrix(n, self.n_inputs, 2.0 * self.noise);
+        // A feature that is always the same inclines outputs to be open or closed.
+        let mut features = Array3::zeros((2, n, self.n_inputs));
+        features.slice_mut(s![0, .., ..]).assign(&x);
+        features.slice_mut(s![1, .., ..]).assign(&(&x + &noise));
+        features.slice_mut(s![.., .., 0]).fill(1.0);
+        let size = 2.0 / (self.n_inputs as f32).sqrt();
+        let [mut gate, up] = [0.6, 0.5].map(|by| matrix(self.n_outputs, self.n_inputs, by * size));
+        gate.column_mut(0).assign(&(matrix(1, self.n_outputs, 1.0) - 1.0).row(0));
+        let gains = matrix(1, self.n_outputs, 0.2).row(0).mapv(|g: f32| (1.0 + g).max(0.2));
+        (Layer { weights: [gate, up], gains }, features)
+    }
+
+    /// Rows that vary in some directions, each like the one before.
+    fn correlated(
+        self,
+        n: usize,
+        matrix: &mut impl FnMut(usize, usize, f32) -> Array2<f32>,
+    ) -> Array2<f32> {
         let mut latent = matrix(n, self.rank, 1.0);
         let fresh = (1.0 - self.memory * self.memory).sqrt();
         for i in 1..n {
@@ -59,7 +89,16 @@ impl Synthetic {
             column *= (1.0 + i as f32).powf(-0.4);
         }
         let x = latent.dot(&matrix(self.rank, self.n_inputs, 1.0));
-        let x = x + matrix(n, self.n_inputs, 0.1);
+        x + matrix(n, self.n_inputs, 0.1)
+    }
+
+    /// `n` rows, each correlated with the one before.
+    pub fn rows(self, n: usize) -> Data {
+        let mut rng = Rng::new(self.seed, 0);
+        let mut matrix = |rows, cols, size: f32| {
+            Array2::from_shape_simple_fn((rows, cols), || size * rng.normal())
+        };
+        let x = self.correlated(n, &mut matrix);
         // Each output has a direction, and an inclination to be open or closed.
         let size = 2.0 / (self.n_inputs as f32).sqrt();
         let gate_weights = matrix(self.n_inputs, self.n_outputs, 0.6 * size);

@@ -131,5 +131,8 @@ pub(crate) fn at_least(isa: Isa, keys: &[u16], least: u16, out: &mut [u64]) {
     dispatch!(isa, at_least(keys, least, out));
 }
 
+// After the macros, which it uses.
+pub(crate) mod lookup;
+
 #[cfg(test)]
 mod tests;
