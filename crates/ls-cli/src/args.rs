@@ -488,6 +488,9 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub repetitions: u32,
+    /// Which neurons are computed.
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     /// Compute threads [default: one for each usable core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -500,6 +503,53 @@ pub struct BenchArgs {
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,
+}
+
+/// Which neurons are computed. Hidden: without predictions these choices show speed alone.
+#[derive(Clone, Debug, Args)]
+pub struct ChoiceArgs {
+    /// Compute all neurons, or those of a choice
+    #[arg(long, value_name = "MODE", default_value = "exact", hide = true)]
+    pub mode: BenchMode,
+    /// Fraction of neurons that a sparse mode computes
+    #[arg(long, value_name = "F", default_value_t = 0.5, value_parser = fraction, hide = true)]
+    pub keep: f64,
+    /// Which they are
+    #[arg(long, value_name = "WHICH", default_value = "random", hide = true)]
+    pub choose: Chooser,
+    /// Whether single neurons are chosen, or chunks of them
+    #[arg(long, value_name = "GRAIN", default_value = "neuron", hide = true)]
+    pub grain: ChoiceGrain,
+}
+
+/// Which neurons a benchmark computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchMode {
+    Exact,
+    Sparse,
+}
+
+/// How a benchmark chooses neurons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Chooser {
+    /// Others for each token
+    Random,
+    /// The first of each layer
+    Hot,
+}
+
+/// What is chosen as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ChoiceGrain {
+    Neuron,
+    Chunk,
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("expected a number from 0 to 1".into()),
+    }
 }
 
 /// Form of a benchmark's result.

@@ -1,21 +1,16 @@
 //! The gated MLP over some neurons of its chunks.
 //!
-//! A prediction says which neurons matter to a token, and the others are left out. They lie here
-//! and there: a neuron's gate row, up row and down column at three places of its chunk, and the next
-//! one that was chosen some chunks on. So eight of them at a time are gathered from wherever they
-//! are, and while one's row is multiplied, that of the one after the next is asked for, which no
-//! prefetcher of the hardware could know.
+//! A prediction says which neurons matter to a token, and the others are left out. Those that are left
+//! lie here and there; they are gathered in groups, over the borders of chunks.
 
 use std::ops::Range;
 
-use crate::chunk::{AT_ONCE, Chunk, ChunkShape};
+use crate::chunk::{Chunk, ChunkShape};
 use crate::elementwise::{Gate, gate_rows};
+use crate::group::{AT_ONCE, Group};
 use crate::mask::Mask;
 use crate::simd;
-use crate::{Activations, Cpu, Format};
-
-/// Rows that lie between the one that is multiplied and the one that is asked for.
-const ROWS_AHEAD: usize = 2;
+use crate::{Activations, Cpu};
 
 /// What of some chunks was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,39 +28,8 @@ impl std::ops::AddAssign for Touched {
     }
 }
 
-/// A neuron's weights.
-#[derive(Clone, Copy, Default)]
-struct Neuron<'a> {
-    gate: &'a [u8],
-    up: &'a [u8],
-    down: &'a [u8],
-}
-
-/// Neurons whose columns are added at once.
-#[derive(Clone, Copy, Default)]
-struct Group<'a> {
-    len: usize,
-    gate: [&'a [u8]; AT_ONCE],
-    up: [&'a [u8]; AT_ONCE],
-    down: [&'a [u8]; AT_ONCE],
-}
-
-impl<'a> Group<'a> {
-    fn take(neurons: &mut impl Iterator<Item = Neuron<'a>>) -> Self {
-        let mut group = Self::default();
-        for neuron in neurons.take(AT_ONCE) {
-            let Neuron { gate, up, down } = neuron;
-            let i = group.len;
-            (group.gate[i], group.up[i], group.down[i]) = (gate, up, down);
-            group.len += 1;
-        }
-        group
-    }
-}
-
 /// The neurons of some chunks that a mask has, in order; counts what it comes by.
 struct Chosen<'a, 'm, I> {
-    shape: &'m ChunkShape,
     chunks: I,
     mask: Mask<'m>,
     /// The chunk, the position of its first neuron, and those of it that are still to come.
@@ -76,10 +40,10 @@ struct Chosen<'a, 'm, I> {
 }
 
 impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
-    type Item = Neuron<'a>;
+    type Item = (Chunk<'a>, usize);
 
     #[inline]
-    fn next(&mut self) -> Option<Neuron<'a>> {
+    fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(j) = self.mask.ones(self.rest.clone()).next() {
                 let chunk = self.chunk?;
@@ -87,24 +51,12 @@ impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
                 self.touched.chunks += usize::from(self.rest.start == self.first);
                 // Any but the chunk's first: the chunk is counted once.
                 self.rest.start = j + 1;
-                return Some(self.shape.neuron(chunk, j - self.first));
+                return Some((chunk, j - self.first));
             }
             let chunk = self.chunks.next()?;
             self.first = self.rest.end;
             self.rest = self.first..self.first + chunk.n_neurons;
             self.chunk = Some(chunk);
-        }
-    }
-}
-
-impl ChunkShape {
-    #[inline]
-    fn neuron<'a>(&self, chunk: Chunk<'a>, j: usize) -> Neuron<'a> {
-        let part = |at: usize, bytes: usize| &chunk.bytes[at + j * bytes..][..bytes];
-        Neuron {
-            gate: part(0, self.gate_bytes),
-            up: part(self.up_at, self.up_bytes),
-            down: part(self.down_at, self.column_bytes),
         }
     }
 }
@@ -132,61 +84,16 @@ impl Cpu {
         out: &mut [f32],
     ) -> Touched {
         assert_eq!((x.cols(), out.len()), (shape.d_model(), shape.d_model()), "{shape:?}");
-        let rest = first..first;
-        let touched = Touched::default();
-        let mut neurons = Chosen { shape, chunks, mask, chunk: None, first, rest, touched };
-        let mut group = Group::take(&mut neurons);
-        group.gate[..group.len.min(ROWS_AHEAD)].iter().for_each(|row| simd::prefetch(row));
+        let (rest, touched) = (first..first, Touched::default());
+        let mut neurons = Chosen { chunks, mask, chunk: None, first, rest, touched };
+        let mut group = Group::take(shape, &mut neurons);
+        group.prefetch();
         while group.len > 0 {
-            let next = Group::take(&mut neurons);
+            let next = Group::take(shape, &mut neurons);
             self.add_group(shape, kind, &group, &next, x, t, out);
             group = next;
         }
         neurons.touched
-    }
-
-    #[allow(clippy::too_many_arguments)] // one region's whole context
-    fn add_group(
-        &self,
-        shape: &ChunkShape,
-        kind: Gate,
-        group: &Group<'_>,
-        next: &Group<'_>,
-        x: &Activations,
-        t: usize,
-        out: &mut [f32],
-    ) {
-        let n = group.len;
-        let mut rows: [&[u8]; 2 * AT_ONCE + ROWS_AHEAD] = [&[]; _];
-        rows[..n].copy_from_slice(&group.gate[..n]);
-        rows[n..2 * n].copy_from_slice(&group.up[..n]);
-        rows[2 * n..2 * n + ROWS_AHEAD].copy_from_slice(&next.gate[..ROWS_AHEAD]);
-        let (mut g, mut u) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
-        self.dot_gathered(shape.gate, &rows[..n + ROWS_AHEAD], x, t, &mut g[..n]);
-        self.dot_gathered(shape.up, &rows[n..2 * n + ROWS_AHEAD], x, t, &mut u[..n]);
-        // Their loads pass while the values below are computed.
-        group.down[..n].iter().for_each(|column| simd::prefetch(column));
-        gate_rows(self.isa, kind, &mut g, &u);
-        simd::add_gathered(self.isa, shape.down, &group.down[..n], &g[..n], out);
-    }
-
-    /// `out[i] = rows[i] · x[t]`; rows [`ROWS_AHEAD`] behind are asked for, those without a product too.
-    fn dot_gathered(
-        &self,
-        format: Format,
-        rows: &[&[u8]],
-        x: &Activations,
-        t: usize,
-        out: &mut [f32],
-    ) {
-        let n = out.len();
-        let (rows, ahead) = (&rows[..n], &rows[ROWS_AHEAD..]);
-        if format.is_quantized() {
-            simd::dot_gathered_q(self.isa, format, rows, ahead, x.q8.row(t), out);
-        } else {
-            let x = &x.float[t * x.cols()..][..x.cols()];
-            simd::dot_gathered_f(self.isa, format, rows, ahead, x, out);
-        }
     }
 
     /// Values of a chunk's neurons for the first `n` rows of `x`: `out[t][j] = act(gate_j · x[t]) ·
@@ -248,7 +155,7 @@ mod tests {
     use super::*;
     use crate::column::{ColumnFormat, dequantize_column, quantize_column};
     use crate::simd::tests::{floats, rows};
-    use crate::{Isa, Masks};
+    use crate::{Format, Isa, Masks};
 
     /// Random chunks with room between their parts.
     struct Layer {
@@ -288,16 +195,19 @@ mod tests {
 
         /// One chunk with nothing but the neurons of a mask.
         fn compacted(&self, mask: Mask<'_>) -> Self {
-            let all: Vec<Neuron<'_>> = self
-                .chunks()
-                .flat_map(|chunk| (0..chunk.n_neurons).map(move |j| (chunk, j)))
-                .map(|(chunk, j)| self.shape.neuron(chunk, j))
-                .collect();
+            let ChunkShape { gate: g, up: u, down: w, up_at, down_at, .. } = self.shape;
+            let ChunkShape { gate_bytes, up_bytes, column_bytes, .. } = self.shape;
+            let of = |chunk: Chunk<'_>| (0..chunk.n_neurons).map(move |j| (chunk, j));
+            let all: Vec<_> = self.chunks().flat_map(of).collect();
             let chosen: Vec<_> = mask.ones(0..all.len()).map(|j| all[j]).collect();
-            let gate: Vec<u8> = chosen.iter().flat_map(|neuron| neuron.gate).copied().collect();
-            let up: Vec<u8> = chosen.iter().flat_map(|neuron| neuron.up).copied().collect();
-            let down: Vec<u8> = chosen.iter().flat_map(|neuron| neuron.down).copied().collect();
-            let ChunkShape { gate: g, up: u, down: w, .. } = self.shape;
+            let part = |at: usize, bytes: usize| -> Vec<u8> {
+                let of = |(chunk, j): &(Chunk<'_>, usize)| {
+                    chunk.bytes[at + j * bytes..][..bytes].to_vec()
+                };
+                chosen.iter().flat_map(of).collect()
+            };
+            let (gate, up) = (part(0, gate_bytes), part(up_at, up_bytes));
+            let down = part(down_at, column_bytes);
             let at = (gate.len(), gate.len() + up.len());
             let shape = ChunkShape::new(self.shape.d_model(), (g, u, w), at).unwrap();
             Self { shape, chunks: vec![([gate, up, down].concat(), chosen.len())] }

@@ -38,6 +38,7 @@ mod column;
 mod elementwise;
 mod error;
 mod format;
+mod group;
 mod isa;
 mod mask;
 mod matmul;

@@ -6,11 +6,13 @@ mod rows;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
-use ls_engine::{Engine, Pcg32, PeakRss, State};
+use ls_engine::sparse::Choose;
+use ls_engine::{Choice, Engine, Grain, Hot, Keep, Pcg32, PeakRss, Random, State};
 
-use crate::args::{BenchArgs, BenchOutput};
+use crate::args::{BenchArgs, BenchMode, BenchOutput, ChoiceArgs, ChoiceGrain, Chooser};
 use crate::output::UsageError;
 use crate::streaming::Since;
 use crate::{cmd, interrupt, output};
@@ -68,13 +70,15 @@ fn measure_model(
         Some(_) => None,
     };
     bar.inc(1);
-    let state = cmd::new_state(&engine, Some(context), smaller)?;
+    let mut state = cmd::new_state(&engine, Some(context), smaller)?;
+    engine.set_choice(&mut state, choice(&args.choice))?;
     let mut bench = Bench { state, engine: &engine, peak: PeakRss::start() };
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {
             continue;
         }
         let (mut speeds, mut since) = (Vec::new(), Since::now(&engine));
+        let mut counts = bench.state.sparse_counts();
         // The run before the first counts for nothing: it touches weights and buffers.
         for repetition in 0..=args.repetitions {
             let speed = bench.time(test, n as usize)?;
@@ -87,8 +91,11 @@ fn measure_model(
                 speeds.push(speed);
             } else {
                 since = Since::now(&engine);
+                counts = bench.state.sparse_counts();
             }
         }
+        let counted = bench.state.sparse_counts().zip(counts);
+        let counted = counted.map(|(now, before)| now.since(&before));
         rows.push(Row {
             model: cmd::model_name(path),
             size_bytes: engine.weight_bytes(),
@@ -96,8 +103,10 @@ fn measure_model(
             speed: Speed::of(&speeds),
             threads: engine.threads(),
             device: cmd::DEVICE,
-            mode: cmd::MODE,
-            keep: cmd::KEEP,
+            mode: if counted.is_some() { "sparse" } else { cmd::MODE },
+            keep: if counted.is_some() { args.choice.keep } else { cmd::KEEP },
+            computed_fraction: counted.map(|counts| counts.computed_fraction()),
+            touched_fraction: counted.map(|counts| counts.touched_fraction()),
             peak_rss_bytes: bench.peak.bytes(),
             read_gb_per_s: floor.as_ref().map(Floor::gb_per_s),
             floor_ratio: floor
@@ -110,6 +119,23 @@ fn measure_model(
     }
     bar.finish_and_clear();
     Ok(ControlFlow::Continue(()))
+}
+
+/// What a state is to compute.
+fn choice(args: &ChoiceArgs) -> Option<Choice> {
+    let keep = Keep::uniform(args.keep);
+    let grain = match args.grain {
+        ChoiceGrain::Neuron => Grain::Neuron,
+        ChoiceGrain::Chunk => Grain::Chunk,
+    };
+    let chooser: Arc<dyn Choose> = match args.choose {
+        Chooser::Random => Arc::new(Random::new(keep, grain, SEED)),
+        Chooser::Hot => Arc::new(Hot::first(keep, grain)),
+    };
+    match args.mode {
+        BenchMode::Exact => None,
+        BenchMode::Sparse => Some(Choice::new(chooser)),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -197,13 +197,14 @@ fn pairs<const BYTES: usize, const P: usize>(co: &Coefficients) -> [[i32; GROUPS
     out
 }
 
-/// Adds the columns of `P` pairs of neurons.
+/// Adds the columns of `P` pairs of neurons. Meanwhile `ahead` is asked for, a few at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_pairs<const BYTES: usize, const P: usize>(
     format: ColumnFormat,
     columns: &[&[u8]; BLOCK],
     h: &[f32; BLOCK],
+    ahead: &[&[u8]],
     out: &mut [[[f32; 8]; 4]],
 ) {
     let n_groups = out.len();
@@ -212,9 +213,14 @@ fn add_pairs<const BYTES: usize, const P: usize>(
     for j in 0..2 * P {
         groups[j] = &columns[j][SCALE * n_groups..].as_chunks().0[..n_groups];
     }
-    let mut first = 0;
+    let (mut first, mut asked) = (0, 0);
     while first < n_groups {
         let n = (n_groups - first).min(GROUPS);
+        let until = ahead.len() * (first + n) / n_groups;
+        while asked < until {
+            super::prefetch(ahead[asked]);
+            asked += 1;
+        }
         co.round(format, &weights::<P>(columns, h, first, n), 2 * P);
         let pairs = pairs::<BYTES, P>(&co);
         for i in 0..n {
@@ -240,10 +246,11 @@ fn add_pairs<const BYTES: usize, const P: usize>(
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_quantized<'a, const BYTES: usize>(
+fn add_quantized<const BYTES: usize>(
     format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
+    columns: &[&[u8]],
     weights: &[f32],
+    ahead: &[&[u8]],
     out: &mut [f32],
 ) {
     let out = out.as_chunks_mut::<8>().0.as_chunks_mut::<4>().0;
@@ -255,13 +262,13 @@ fn add_quantized<'a, const BYTES: usize>(
         for j in 0..n.next_multiple_of(2) {
             let from = first + j.min(n - 1);
             h[j] = if j < n { weights[from] } else { 0.0 };
-            block[j] = column(from);
+            block[j] = columns[from];
         }
         match n.div_ceil(2) {
-            1 => add_pairs::<BYTES, 1>(format, &block, &h, out),
-            2 => add_pairs::<BYTES, 2>(format, &block, &h, out),
-            3 => add_pairs::<BYTES, 3>(format, &block, &h, out),
-            _ => add_pairs::<BYTES, 4>(format, &block, &h, out),
+            1 => add_pairs::<BYTES, 1>(format, &block, &h, ahead, out),
+            2 => add_pairs::<BYTES, 2>(format, &block, &h, ahead, out),
+            3 => add_pairs::<BYTES, 3>(format, &block, &h, ahead, out),
+            _ => add_pairs::<BYTES, 4>(format, &block, &h, ahead, out),
         }
         first += n;
     }
@@ -291,41 +298,26 @@ fn read_groups<const BYTES: usize>(
     }
 }
 
-/// `out += Σ_j weights[j] · column(j)`; `out` is whole groups of 32.
-#[inline]
+/// `out += Σ_j weights[j] · columns[j]`; `out` is whole groups of 32. Meanwhile `ahead` is asked for.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add<'a>(
-    format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
-    weights: &[f32],
-    out: &mut [f32],
-) {
-    match format {
-        ColumnFormat::Q8 => add_quantized::<32>(format, column, weights, out),
-        ColumnFormat::Q6 => add_quantized::<24>(format, column, weights, out),
-        ColumnFormat::Q5 => add_quantized::<20>(format, column, weights, out),
-        ColumnFormat::Q4 => add_quantized::<16>(format, column, weights, out),
-        ColumnFormat::F32 => add_floats::<4>(format, column, weights, out),
-        ColumnFormat::F16 | ColumnFormat::BF16 => add_floats::<2>(format, column, weights, out),
-    }
-}
-
-/// `out += Σ_j weights[j] · column j`, one after the other; `out` is whole groups of 32.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    let bytes = out.len() / format.group_len() * format.group_bytes();
-    add(format, |j| &columns[j * bytes..][..bytes], weights, out);
-}
-
-/// `out += Σ_j weights[j] · columns[j]`; `out` is whole groups of 32.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn add_gathered(
+pub(crate) fn add_columns(
     format: ColumnFormat,
     columns: &[&[u8]],
     weights: &[f32],
+    ahead: &[&[u8]],
     out: &mut [f32],
 ) {
-    add(format, |j| columns[j], weights, out);
+    if !format.is_quantized() {
+        ahead.iter().for_each(|bytes| super::prefetch(bytes));
+    }
+    match format {
+        ColumnFormat::Q8 => add_quantized::<32>(format, columns, weights, ahead, out),
+        ColumnFormat::Q6 => add_quantized::<24>(format, columns, weights, ahead, out),
+        ColumnFormat::Q5 => add_quantized::<20>(format, columns, weights, ahead, out),
+        ColumnFormat::Q4 => add_quantized::<16>(format, columns, weights, ahead, out),
+        ColumnFormat::F32 => add_floats::<4>(format, columns, weights, out),
+        ColumnFormat::F16 | ColumnFormat::BF16 => add_floats::<2>(format, columns, weights, out),
+    }
 }
 
 /// Values of a quantised column, from group `first` on; `out` is whole groups.

@@ -8,12 +8,12 @@ use super::avx2::{load, load_ps, load16, store_ps};
 use super::blocks::part;
 use crate::column::ColumnFormat;
 
-/// `out += Σ_j weights[j] · column(j)`; `out` is whole groups of 8.
+/// `out += Σ_j weights[j] · columns[j]`; `out` is whole groups of 8.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn add_floats<'a, const BYTES: usize>(
+pub(super) fn add_floats<const BYTES: usize>(
     format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
+    columns: &[&[u8]],
     weights: &[f32],
     out: &mut [f32],
 ) {
@@ -21,12 +21,12 @@ pub(super) fn add_floats<'a, const BYTES: usize>(
     for g in 0..out.len() {
         let mut acc = load_ps(&out[g]);
         for j in 0..weights.len() {
-            let (columns, at) = (column(j), g * 8 * BYTES);
+            let (column, at) = (columns[j], g * 8 * BYTES);
             let values = match format {
-                ColumnFormat::F32 => _mm256_castsi256_ps(load(part(columns, at))),
-                ColumnFormat::F16 => _mm256_cvtph_ps(load16(part(columns, at))),
+                ColumnFormat::F32 => _mm256_castsi256_ps(load(part(column, at))),
+                ColumnFormat::F16 => _mm256_cvtph_ps(load16(part(column, at))),
                 _ => {
-                    let wide = _mm256_cvtepu16_epi32(load16(part(columns, at)));
+                    let wide = _mm256_cvtepu16_epi32(load16(part(column, at)));
                     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
                 }
             };

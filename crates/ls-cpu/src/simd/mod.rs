@@ -93,8 +93,7 @@ pub(crate) fn dot_rows_f(
     }
 }
 
-/// `out[i] = rows[i] · x` for quantised rows that lie apart. While row `i` is multiplied, `ahead[i]`
-/// is asked for.
+/// `out[i] = rows[i] · x` for quantised rows that lie apart. Meanwhile `ahead[i]` is asked for.
 pub(crate) fn dot_gathered_q(
     isa: Isa,
     format: Format,
@@ -121,8 +120,7 @@ pub(crate) fn dot_gathered_q(
     }
 }
 
-/// `out[i] = rows[i] · x` for float rows that lie apart. Before row `i` is multiplied, `ahead[i]` is
-/// asked for.
+/// `out[i] = rows[i] · x` for float rows that lie apart. Meanwhile `ahead[i]` is asked for.
 pub(crate) fn dot_gathered_f(
     isa: Isa,
     format: Format,
@@ -137,42 +135,20 @@ pub(crate) fn dot_gathered_f(
     }
 }
 
-/// `out += Σ_j weights[j] · columns[j]` for columns that lie apart.
-pub(crate) fn add_gathered(
+/// `out += Σ_j weights[j] · columns[j]` for columns that lie apart. Meanwhile `ahead` is asked for.
+pub(crate) fn add_columns(
     isa: Isa,
     format: ColumnFormat,
     columns: &[&[u8]],
     weights: &[f32],
+    ahead: &[&[u8]],
     out: &mut [f32],
 ) {
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 | Kind::Avx512 if out.len().is_multiple_of(32) => {
             // SAFETY: an `Isa` of this kind exists only where the features do.
-            unsafe { avx2_columns::add_gathered(format, columns, weights, out) }
-        }
-        #[cfg(target_arch = "aarch64")]
-        Kind::Neon if out.len().is_multiple_of(32) => {
-            // SAFETY: an `Isa` of this kind exists only where the features do.
-            unsafe { neon_columns::add_gathered(format, columns, weights, out) }
-        }
-        _ => scalar::add_gathered(format, columns, weights, out),
-    }
-}
-
-/// `out += Σ_j weights[j] · column j`; `columns` are one after the other.
-pub(crate) fn add_columns(
-    isa: Isa,
-    format: ColumnFormat,
-    columns: &[u8],
-    weights: &[f32],
-    out: &mut [f32],
-) {
-    match isa.0 {
-        #[cfg(target_arch = "x86_64")]
-        Kind::Avx2 | Kind::Avx512 if out.len().is_multiple_of(32) => {
-            // SAFETY: an `Isa` of this kind exists only where the features do.
-            unsafe { avx2_columns::add_columns(format, columns, weights, out) }
+            unsafe { avx2_columns::add_columns(format, columns, weights, ahead, out) }
         }
         #[cfg(target_arch = "aarch64")]
         Kind::Neon if out.len().is_multiple_of(32) => {
@@ -183,8 +159,8 @@ pub(crate) fn add_columns(
     }
 }
 
-/// Asks for the cache lines of `bytes`, which will be needed soon. Does nothing where that has not
-/// been measured to help.
+/// Asks for the cache lines of `bytes`, to be brought to the second cache. Does nothing where that has
+/// not been measured to help.
 #[inline]
 pub(crate) fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
@@ -195,8 +171,8 @@ pub(crate) fn prefetch(bytes: &[u8]) {
             let at = bytes.as_ptr().wrapping_sub(first).wrapping_add(64 * line);
             // SAFETY: a hint, which every processor of this architecture has.
             unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T1>(at.cast());
             }
         }
     }

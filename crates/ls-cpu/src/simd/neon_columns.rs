@@ -175,9 +175,9 @@ fn add_block<const BYTES: usize>(
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn add_quantized<'a, const BYTES: usize>(
+fn add_quantized<const BYTES: usize>(
     format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
+    columns: &[&[u8]],
     weights: &[f32],
     out: &mut [f32],
 ) {
@@ -187,7 +187,7 @@ fn add_quantized<'a, const BYTES: usize>(
         let n = (weights.len() - first).min(BLOCK);
         let mut block: [&[u8]; BLOCK] = [&[]; BLOCK];
         for j in 0..n {
-            block[j] = column(first + j);
+            block[j] = columns[first + j];
         }
         add_block::<BYTES>(format, &block, &weights[first..first + n], out);
         first += n;
@@ -219,15 +219,15 @@ fn read_groups<const BYTES: usize>(column: &[u8], first: usize, out: &mut [[[f32
 /// Eight values of a float column.
 #[inline]
 #[target_feature(enable = "neon")]
-fn floats(format: ColumnFormat, columns: &[u8], at: usize) -> [float32x4_t; 2] {
+fn floats(format: ColumnFormat, column: &[u8], at: usize) -> [float32x4_t; 2] {
     let words = |at: usize| -> [u16; 8] {
-        let bytes: &[u8; 16] = part(columns, at);
+        let bytes: &[u8; 16] = part(column, at);
         std::array::from_fn(|i| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]))
     };
     match format {
         ColumnFormat::F32 => [
-            vreinterpretq_f32_u8(load(part(columns, at))),
-            vreinterpretq_f32_u8(load(part(columns, at + 16))),
+            vreinterpretq_f32_u8(load(part(column, at))),
+            vreinterpretq_f32_u8(load(part(column, at + 16))),
         ],
         ColumnFormat::F16 => {
             let half = load_u16(&words(at));
@@ -245,17 +245,12 @@ fn floats(format: ColumnFormat, columns: &[u8], at: usize) -> [float32x4_t; 2] {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn add_floats<'a>(
-    format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
-    weights: &[f32],
-    out: &mut [f32],
-) {
+fn add_floats(format: ColumnFormat, columns: &[&[u8]], weights: &[f32], out: &mut [f32]) {
     let bytes = format.group_bytes();
     for (g, out) in out.as_chunks_mut::<4>().0.as_chunks_mut::<2>().0.iter_mut().enumerate() {
         let mut acc = [load_f32(&out[0]), load_f32(&out[1])];
         for (j, weight) in weights.iter().enumerate() {
-            let [a, b] = floats(format, column(j), g * 8 * bytes);
+            let [a, b] = floats(format, columns[j], g * 8 * bytes);
             acc[0] = vfmaq_n_f32(acc[0], a, *weight);
             acc[1] = vfmaq_n_f32(acc[1], b, *weight);
         }
@@ -264,40 +259,21 @@ fn add_floats<'a>(
     }
 }
 
-/// `out += Σ_j weights[j] · column(j)`; `out` is whole groups of 32.
-#[inline]
-#[target_feature(enable = "neon")]
-fn add<'a>(
-    format: ColumnFormat,
-    column: impl Fn(usize) -> &'a [u8],
-    weights: &[f32],
-    out: &mut [f32],
-) {
-    match format {
-        ColumnFormat::Q8 => add_quantized::<32>(format, column, weights, out),
-        ColumnFormat::Q6 => add_quantized::<24>(format, column, weights, out),
-        ColumnFormat::Q5 => add_quantized::<20>(format, column, weights, out),
-        ColumnFormat::Q4 => add_quantized::<16>(format, column, weights, out),
-        _ => add_floats(format, column, weights, out),
-    }
-}
-
-/// `out += Σ_j weights[j] · column j`, one after the other; `out` is whole groups of 32.
-#[target_feature(enable = "neon")]
-pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    let bytes = out.len() / format.group_len() * format.group_bytes();
-    add(format, |j| &columns[j * bytes..][..bytes], weights, out);
-}
-
 /// `out += Σ_j weights[j] · columns[j]`; `out` is whole groups of 32.
 #[target_feature(enable = "neon")]
-pub(crate) fn add_gathered(
+pub(crate) fn add_columns(
     format: ColumnFormat,
     columns: &[&[u8]],
     weights: &[f32],
     out: &mut [f32],
 ) {
-    add(format, |j| columns[j], weights, out);
+    match format {
+        ColumnFormat::Q8 => add_quantized::<32>(format, columns, weights, out),
+        ColumnFormat::Q6 => add_quantized::<24>(format, columns, weights, out),
+        ColumnFormat::Q5 => add_quantized::<20>(format, columns, weights, out),
+        ColumnFormat::Q4 => add_quantized::<16>(format, columns, weights, out),
+        _ => add_floats(format, columns, weights, out),
+    }
 }
 
 /// Values of a quantised column, from group `first` on; `out` is whole groups.

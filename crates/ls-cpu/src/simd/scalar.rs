@@ -77,18 +77,8 @@ pub(crate) fn axpy_f16(out: &mut [f32], weight: f32, row: &[u16]) {
     }
 }
 
-/// `out += Σ_j weights[j] · column j`; `columns` are one after the other.
-pub(crate) fn add_columns(format: ColumnFormat, columns: &[u8], weights: &[f32], out: &mut [f32]) {
-    let bytes = columns.len() / weights.len();
-    let mut block: [&[u8]; BLOCK] = [&[]; BLOCK];
-    for (columns, weights) in columns.chunks(bytes * BLOCK).zip(weights.chunks(BLOCK)) {
-        block.iter_mut().zip(columns.chunks_exact(bytes)).for_each(|(to, column)| *to = column);
-        add_gathered(format, &block[..weights.len()], weights, out);
-    }
-}
-
 /// `out += Σ_j weights[j] · columns[j]` for columns that lie apart.
-pub(crate) fn add_gathered(
+pub(crate) fn add_columns(
     format: ColumnFormat,
     columns: &[&[u8]],
     weights: &[f32],

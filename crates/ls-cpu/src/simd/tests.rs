@@ -324,6 +324,11 @@ fn tiny_activations_are_zero() {
     assert!(q.q.iter().all(|q| *q == 0) && q.d[0] == 0.0);
 }
 
+/// Columns of `len` values that are one after the other.
+fn split(format: ColumnFormat, len: usize, columns: &[u8]) -> Vec<&[u8]> {
+    columns.chunks_exact(format.column_bytes(len).unwrap()).collect()
+}
+
 proptest! {
     #[test]
     fn columns_are_added_alike(seed: u64, groups in 1usize..20, n in 1usize..19) {
@@ -339,10 +344,11 @@ proptest! {
             let weights = floats(n, !seed);
             let mut want = floats(len, seed >> 1);
             let start = want.clone();
+            let columns = split(format, len, &columns);
             scalar::add_columns(format, &columns, &weights, &mut want);
             for isa in Isa::available() {
                 let mut out = start.clone();
-                add_columns(isa, format, &columns, &weights, &mut out);
+                add_columns(isa, format, &columns, &weights, &[], &mut out);
                 for (out, want) in out.iter().zip(&want) {
                     prop_assert!((out - want).abs() <= 1e-5 * n as f32 * 10.0, "{format} {isa}: {out} for {want}");
                 }
@@ -379,9 +385,9 @@ fn column_errors(isa: Isa, format: ColumnFormat, per_chunk: usize) -> (f64, f64)
         }
     }
     let mut got = vec![0.0; OUTPUTS];
-    let chunks = columns.chunks(columns.len() / NEURONS * per_chunk);
-    for (columns, hidden) in chunks.zip(hidden.chunks(per_chunk)) {
-        add_columns(isa, format, columns, hidden, &mut got);
+    let columns = split(format, OUTPUTS, &columns);
+    for (columns, hidden) in columns.chunks(per_chunk).zip(hidden.chunks(per_chunk)) {
+        add_columns(isa, format, columns, hidden, &[], &mut got);
     }
     let rms = |errors: &mut dyn Iterator<Item = f64>| {
         (errors.map(|e| e * e).sum::<f64>() / OUTPUTS as f64).sqrt()
@@ -417,8 +423,9 @@ fn neurons_that_are_no_number_show_in_every_output() {
             }
             for (isa, at) in Isa::available().into_iter().flat_map(|isa| [(isa, 0), (isa, 2)]) {
                 let (mut weights, mut out) = ([1.0; 3], vec![0.0; 320]);
+                let columns = split(format, 320, &columns);
                 weights[at] = bad;
-                add_columns(isa, format, &columns, &weights, &mut out);
+                add_columns(isa, format, &columns, &weights, &[], &mut out);
                 assert!(out.iter().all(|x| !x.is_finite()), "{isa} {format}: {bad}");
             }
         }

@@ -42,10 +42,14 @@ pub struct Row {
     pub threads: usize,
     /// Where it was computed.
     pub device: &'static str,
-    /// `exact`.
+    /// `exact` or `sparse`.
     pub mode: &'static str,
-    /// Fraction of neurons that were computed.
+    /// Fraction of neurons to compute.
     pub keep: f64,
+    /// Fraction of neurons that were chosen in sparse passes; only in sparse mode.
+    pub computed_fraction: Option<f64>,
+    /// Fraction of chunks that had a chosen neuron.
+    pub touched_fraction: Option<f64>,
     /// The most anonymous memory seen.
     pub peak_rss_bytes: Option<u64>,
     /// How fast a plain read of the weights was, in 10⁹ bytes per second; not under a budget.
@@ -164,6 +168,8 @@ mod tests {
             device: "cpu",
             mode: "exact",
             keep: 1.0,
+            computed_fraction: None,
+            touched_fraction: None,
             peak_rss_bytes: Some(1 << 20),
             read_gb_per_s: Some(12.3456),
             floor_ratio: Some(2.0),
@@ -194,9 +200,9 @@ mod tests {
     #[test]
     fn csv_quotes_and_leaves_unknown_cells_empty() {
         insta::assert_snapshot!(print(&rows(), BenchOutput::Csv).unwrap(), @r#"
-        model,size_bytes,test,avg_ts,stddev_ts,threads,device,mode,keep,peak_rss_bytes,read_gb_per_s,floor_ratio,cache,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io
-        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,exact,1.0,1048576,12.346,,,,,,,,,,,,,,
-        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,exact,1.0,1048576,12.346,2.0,,,,,,,,,,,,,
+        model,size_bytes,test,avg_ts,stddev_ts,threads,device,mode,keep,computed_fraction,touched_fraction,peak_rss_bytes,read_gb_per_s,floor_ratio,cache,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io
+        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,exact,1.0,,,1048576,12.346,,,,,,,,,,,,,,
+        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,exact,1.0,,,1048576,12.346,2.0,,,,,,,,,,,,,
         "#);
     }
 
@@ -204,6 +210,6 @@ mod tests {
     fn json_lines_have_the_documented_keys() {
         let text = print(&rows(), BenchOutput::Jsonl).unwrap();
         assert_eq!(text.lines().count(), 2);
-        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","mode":"exact","keep":1.0,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"cache":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null}"#);
+        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","mode":"exact","keep":1.0,"computed_fraction":null,"touched_fraction":null,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"cache":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null}"#);
     }
 }
