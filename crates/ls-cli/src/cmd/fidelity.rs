@@ -109,9 +109,9 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let choices: Vec<Choice> = ways.iter().map(|way| args.sparse.choice(*way)).collect();
     let (start, since) = (Instant::now(), Since::now(&engine));
     let result = compare(&engine, &mut state, &ways, &choices, &tokens, &options)?;
-    let is_whole = result.dense.chunks == n_chunks(tokens.len(), &options);
+    let mut is_whole = result.dense.chunks == n_chunks(tokens.len(), &options);
     let agreements = match args.completions && is_whole {
-        true => Some(complete(&engine, &mut state, &choices)?),
+        true => Some(complete(&engine, &mut state, &choices, &mut is_whole)?),
         false => None,
     };
     let computed = result.dense.chunks * n_ctx;
@@ -169,11 +169,13 @@ fn compare(
     Ok(result?)
 }
 
-/// How answers to the fixed prompts agree with dense ones, for each choice.
+/// How answers to the fixed prompts agree with dense ones, for each choice; not of all prompts when it
+/// was interrupted.
 fn complete(
     engine: &Engine,
     state: &mut State,
     choices: &[Choice],
+    is_whole: &mut bool,
 ) -> anyhow::Result<Vec<Agreement>> {
     let Prompts { tokens, prompts } =
         serde_json::from_str(PROMPTS).context("the program's own prompts are damaged")?;
@@ -185,7 +187,9 @@ fn complete(
         stop()
     });
     bar.finish_and_clear();
-    Ok(result?)
+    let agreements = result?;
+    *is_whole = agreements.iter().all(|agreement| agreement.prompts == prompts.len());
+    Ok(agreements)
 }
 
 fn stop() -> ControlFlow<()> {
