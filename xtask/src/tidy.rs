@@ -25,7 +25,7 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("ls-hash", &[]),
     ("ls-io", &[]),
     ("ls-model", &[]),
-    ("ls-engine", &["ls-cache", "ls-cpu", "ls-io", "ls-model"]),
+    ("ls-engine", &["ls-cache", "ls-cpu", "ls-hash", "ls-io", "ls-model"]),
     ("ls-cli", &["ls-cpu", "ls-engine", "ls-io", "ls-model"]),
     ("xtask", &["ls-model"]),
 ];

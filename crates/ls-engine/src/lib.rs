@@ -51,6 +51,7 @@ mod needs;
 mod neurons;
 mod pack;
 mod perplexity;
+pub mod predict;
 mod reader;
 mod rng;
 mod rotary;

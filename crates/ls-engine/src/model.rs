@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use ls_cpu::{Cpu, Isa};
+use ls_model::pack::LayerLayout;
 use ls_model::{Config, ModelFile, Tokenizer};
 use parking_lot::Mutex;
 
@@ -215,6 +216,15 @@ impl Engine {
             }),
         };
         self.weights.layers.iter().filter_map(chunked).collect()
+    }
+
+    /// The share of gates and ups in the bytes of a pack's neurons; 0 if it is no pack.
+    pub fn row_share(&self) -> f64 {
+        let layers = self.model.pack().map_or(&[][..], |pack| pack.layers());
+        let sum = |bytes: fn(&LayerLayout) -> u64| layers.iter().map(bytes).sum::<u64>() as f64;
+        let all = sum(LayerLayout::useful_bytes);
+        let columns = sum(|layer| (layer.d_ff * layer.column_bytes()) as u64);
+        if all > 0.0 { 1.0 - columns / all } else { 0.0 }
     }
 
     /// Euclidean norms of the down columns, by layer and by neuron in the pack's order. The first call

@@ -24,6 +24,9 @@
 //! | 40 | u64 | XXH3-64 of all before |
 //! | 48 | for each layer | length n as u64, n bytes, then the XXH3-64 of both with the layer as seed |
 //!
+//! Behind the layers lies, in the same form, what was measured of the whole model when training ended: a
+//! count (u32), then for each a fraction, the perplexity's rise and the divergence from dense (3 × f32).
+//!
 //! The bytes of a layer are: neurons (u32), bytes of the predictor (u32), weight (f32), missed importance
 //! (21 × f32), spread (21 × 15 × f32), norms (f32 for each neuron), the predictor.
 
@@ -31,6 +34,8 @@ mod allocate;
 mod choose;
 mod error;
 mod file;
+mod measure;
+mod train;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,6 +47,7 @@ pub use allocate::KeepPlan;
 pub use choose::Predicted;
 pub use error::PredictError;
 pub use file::PredictorWriter;
+pub use train::{TrainError, TrainOptions, TrainProgress, TrainStage, Trained, train};
 
 /// Fractions kept, at which a predictor is measured: 0, 1/20, …, 1.
 pub const KEEPS: usize = 21;
@@ -77,11 +83,23 @@ pub struct LayerPredictor {
     pub spread: [[f32; SPREAD]; KEEPS],
 }
 
+/// What computing a fraction of the model was measured to cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Fraction of the MLPs' bytes.
+    pub fraction: f32,
+    /// By what factor the perplexity is higher than dense, less 1.
+    pub rise: f32,
+    /// Mean divergence from dense, in nats.
+    pub kl: f32,
+}
+
 /// The predictors of a pack.
 #[derive(Clone, Debug)]
 pub struct Predictors {
     info: PredictorInfo,
     layers: Vec<LayerPredictor>,
+    costs: Vec<Cost>,
 }
 
 impl Predictors {
@@ -91,14 +109,14 @@ impl Predictors {
     ///
     /// If the file cannot be read, is damaged, or is of another pack.
     pub fn open(path: &Path, model: &ModelFile) -> Result<Self, PredictError> {
-        let (info, layers) = file::read(path)?;
+        let (info, layers, costs) = file::read(path)?;
         let no_pack = || PredictError::NoPack { path: model.path().to_owned() };
         let pack = model.pack().ok_or_else(no_pack)?;
         let other = |what| Err(PredictError::Other { path: path.to_owned(), what });
         if info.pack != pack.checksum() {
             return other("pack");
         }
-        if layers.len() != pack.layers().len() {
+        if layers.len() != pack.layers().len() || costs.is_none() {
             return Err(PredictError::Unfinished {
                 path: path.to_owned(),
                 n_layers: pack.layers().len(),
@@ -111,12 +129,39 @@ impl Predictors {
                 return other("shape");
             }
         }
-        Ok(Self { info, layers })
+        Ok(Self { info, layers, costs: costs.unwrap_or_default() })
+    }
+
+    /// What computing fractions of the model was measured to cost, ascending.
+    pub fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+
+    /// The least fraction whose perplexity was measured to rise by `rise` at most; `None` if none did.
+    pub fn fraction_for(&self, rise: f64) -> Option<f64> {
+        // Between two measurements the rise is taken to be linear; a rise by noise above a larger one
+        // of less is no reason to compute more.
+        let mut found = None;
+        let mut above: Option<Cost> = None;
+        for cost in self.costs.iter().rev() {
+            if f64::from(cost.rise) > rise {
+                if let Some(at) = above {
+                    let (low, high) = (f64::from(cost.rise), f64::from(at.rise));
+                    let share = ((low - rise) / (low - high).max(1e-9)).clamp(0.0, 1.0);
+                    let (from, to) = (f64::from(cost.fraction), f64::from(at.fraction));
+                    found = Some(from + (to - from) * share);
+                }
+                break;
+            }
+            found = Some(f64::from(cost.fraction));
+            above = Some(*cost);
+        }
+        found
     }
 
     /// Puts predictors together.
-    pub fn new(info: PredictorInfo, layers: Vec<LayerPredictor>) -> Self {
-        Self { info, layers }
+    pub(crate) fn new(info: PredictorInfo, layers: Vec<LayerPredictor>, costs: Vec<Cost>) -> Self {
+        Self { info, layers, costs }
     }
 
     /// What they are of.
@@ -141,6 +186,6 @@ impl Predictors {
     ///
     /// If it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PredictError> {
-        file::write(path, &self.info, &self.layers)
+        file::write(path, &self.info, &self.layers, &self.costs)
     }
 }

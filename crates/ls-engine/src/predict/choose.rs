@@ -151,6 +151,10 @@ impl Choosing for PredictedOf {
         if self.by.plan[at.layer].least > 0.0 {
             masks.set_norms(self.by.predictors.layers()[at.layer].norms.clone());
         }
+        if self.by.plan[at.layer].rows >= 1.0 {
+            let n_neurons = masks.n_neurons();
+            return (0..at.n).for_each(|t| masks.set_range(t, 0..n_neurons));
+        }
         match at.n {
             1 => self.one(cpu, at.layer, at.x, masks),
             n => self.many(cpu, at.layer, at.x, n, masks),

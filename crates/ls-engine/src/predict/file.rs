@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ls_hash::LookupPredictor;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::{KEEPS, LayerPredictor, PredictError, PredictorInfo, SPREAD};
+use super::{Cost, KEEPS, LayerPredictor, PredictError, PredictorInfo, SPREAD};
 
 const MAGIC: [u8; 8] = *b"LSPRED\0\0";
 const VERSION: u32 = 1;
@@ -44,6 +44,16 @@ fn record(i: usize, layer: &LayerPredictor) -> Vec<u8> {
     bytes
 }
 
+fn costs_record(i: usize, costs: &[Cost]) -> Vec<u8> {
+    let mut bytes = (4 + 12 * costs.len() as u64).to_le_bytes().to_vec();
+    bytes.extend((costs.len() as u32).to_le_bytes());
+    let floats = costs.iter().flat_map(|cost| [cost.fraction, cost.rise, cost.kl]);
+    bytes.extend(floats.flat_map(f32::to_le_bytes));
+    let sum = xxh3_64_with_seed(&bytes, i as u64);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
 fn failed(path: &Path) -> impl Fn(io::Error) -> PredictError {
     move |source| PredictError::Io { path: path.to_owned(), source }
 }
@@ -53,12 +63,14 @@ pub(super) fn write(
     path: &Path,
     info: &PredictorInfo,
     layers: &[LayerPredictor],
+    costs: &[Cost],
 ) -> Result<(), PredictError> {
     let part = part_of(path);
     let mut writer = PredictorWriter::create(path, info)?;
     for layer in layers {
         writer.layer(layer)?;
     }
+    writer.append(&costs_record(layers.len(), costs))?;
     drop(writer);
     fs::rename(&part, path).map_err(failed(path))?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -107,7 +119,7 @@ impl PredictorWriter {
     ) -> Result<(Self, Vec<LayerPredictor>), PredictError> {
         let part = part_of(path);
         let layers = match read(&part) {
-            Ok((found, layers)) if found == *info => layers,
+            Ok((found, layers, _)) if found == *info => layers,
             // What is cut or of something else is made anew.
             _ => Vec::new(),
         };
@@ -124,15 +136,21 @@ impl PredictorWriter {
     ///
     /// If it cannot be written.
     pub fn layer(&mut self, layer: &LayerPredictor) -> Result<(), PredictError> {
-        self.file.write_all(&record(self.done, layer)).map_err(failed(&self.part))?;
-        self.file.sync_data().map_err(failed(&self.part))?;
+        self.append(&record(self.done, layer))?;
         self.done += 1;
         Ok(())
     }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), PredictError> {
+        self.file.write_all(bytes).map_err(failed(&self.part))?;
+        self.file.sync_data().map_err(failed(&self.part))
+    }
 }
 
-/// Reads a file; layers that an interruption cut off are not there.
-pub(super) fn read(path: &Path) -> Result<(PredictorInfo, Vec<LayerPredictor>), PredictError> {
+/// What a file holds; of one that is not finished, the layers so far and no costs.
+pub(super) type Contents = (PredictorInfo, Vec<LayerPredictor>, Option<Vec<Cost>>);
+
+pub(super) fn read(path: &Path) -> Result<Contents, PredictError> {
     decode(path, &fs::read(path).map_err(failed(path))?)
 }
 
@@ -159,10 +177,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-pub(super) fn decode(
-    path: &Path,
-    bytes: &[u8],
-) -> Result<(PredictorInfo, Vec<LayerPredictor>), PredictError> {
+pub(super) fn decode(path: &Path, bytes: &[u8]) -> Result<Contents, PredictError> {
     if !bytes.starts_with(&MAGIC) {
         let found = bytes[..bytes.len().min(MAGIC.len())].to_vec();
         return Err(PredictError::Magic { path: path.to_owned(), found });
@@ -171,7 +186,7 @@ pub(super) fn decode(
     let mut rest = Bytes(bytes);
     let head = rest.take(HEADER).ok_or_else(|| cut("the header".into()))?;
     let info = decode_header(path, head)?;
-    let mut layers = Vec::new();
+    let (mut layers, mut costs) = (Vec::new(), None);
     while !rest.0.is_empty() {
         let i = layers.len();
         let part = || format!("layer {i}");
@@ -188,11 +203,15 @@ pub(super) fn decode(
             return Err(PredictError::Checksum { path, part, expected, found });
         }
         if i == info.n_layers as usize {
-            return Err(cut("the end".into()));
+            if costs.is_some() {
+                return Err(cut("the end".into()));
+            }
+            costs = Some(decode_costs(path, i, &content[8..])?);
+            continue;
         }
         layers.push(decode_layer(path, i, &content[8..])?);
     }
-    Ok((info, layers))
+    Ok((info, layers, costs))
 }
 
 fn decode_header(path: &Path, head: &[u8]) -> Result<PredictorInfo, PredictError> {
@@ -221,6 +240,25 @@ fn decode_header(path: &Path, head: &[u8]) -> Result<PredictorInfo, PredictError
     };
     let mut info = info;
     info().ok_or_else(cut)
+}
+
+fn decode_costs(path: &Path, i: usize, content: &[u8]) -> Result<Vec<Cost>, PredictError> {
+    let cut = || PredictError::Length { path: path.to_owned(), part: "the costs".into() };
+    let mut bytes = Bytes(content);
+    let n = bytes.u32().ok_or_else(cut)? as usize;
+    if bytes.0.len() != n.checked_mul(12).ok_or_else(cut)? {
+        return Err(cut());
+    }
+    let mut costs = Vec::with_capacity(n);
+    for _ in 0..n {
+        let mut next = || bytes.f32().ok_or_else(cut);
+        costs.push(Cost { fraction: next()?, rise: next()?, kl: next()? });
+    }
+    let is_sound = |cost: &Cost| cost.rise.is_finite() && (0.0..=1.0).contains(&cost.fraction);
+    match costs.iter().all(is_sound) && costs.is_sorted_by(|a, b| a.fraction <= b.fraction) {
+        true => Ok(costs),
+        false => Err(PredictError::Field { path: path.to_owned(), what: "a cost", layer: i }),
+    }
 }
 
 fn decode_layer(path: &Path, i: usize, content: &[u8]) -> Result<LayerPredictor, PredictError> {

@@ -66,6 +66,11 @@ impl LookupState {
         }
     }
 
+    /// Sizes of the predictors that it serves.
+    pub fn shape(&self) -> &LookupShape {
+        &self.shape
+    }
+
     /// A score for each output, valid after all parts were scored.
     pub fn scores(&self) -> &[f32] {
         &self.scores[..self.shape.n_outputs]
