@@ -35,6 +35,8 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Record what a text shows of a pack's MLPs, to train predictors on
     Calibrate(CalibrateArgs),
+    /// Train predictors of the neurons that matter, for --mode sparse
+    Train(TrainArgs),
     /// Measure prompt and decode speed
     Bench(BenchArgs),
     /// Show what this machine offers
@@ -269,6 +271,9 @@ pub struct RunArgs {
     /// Context and threads.
     #[command(flatten)]
     pub load: LoadArgs,
+    /// Which neurons are computed.
+    #[command(flatten)]
+    pub sparse: SparseArgs,
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,
@@ -305,7 +310,7 @@ pub struct SamplingArgs {
     pub seed: Option<u64>,
 }
 
-/// Context, threads, and where and how exactly is computed.
+/// Context, threads, and where is computed.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Loading")]
 pub struct LoadArgs {
@@ -319,9 +324,6 @@ pub struct LoadArgs {
     /// Where to compute; only on the processor so far
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: Device,
-    /// Which neurons to compute; only exact so far, which is all of them
-    #[arg(long, value_name = "MODE", default_value = "exact")]
-    pub mode: Mode,
 }
 
 /// Where is computed.
@@ -335,21 +337,6 @@ impl Device {
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => cmd::DEVICE,
-        }
-    }
-}
-
-/// Which neurons are computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    Exact,
-}
-
-impl Mode {
-    /// As results have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Exact => cmd::MODE,
         }
     }
 }
@@ -416,6 +403,73 @@ Examples:
   leanstream calibrate model.lspack -f book.txt
   leanstream calibrate model.lspack -f book.txt --tokens 100000 --trace-limit 4GB -o book.lstrace
   leanstream calibrate model.lspack -f book.txt --budget 700MB --resume";
+
+const TRAIN_EXAMPLES: &str = "\
+The text is computed once, layer by layer; then a predictor is fitted and trained for each layer on what
+was recorded, and the model's output is measured when less is computed. Ctrl-C keeps the layers that are
+done; --resume goes on there.
+
+Examples:
+  leanstream train model.lspack -f book.txt
+  leanstream train model.lspack -f book.txt --size 10 --steps 400
+  leanstream run model.lspack -p 'Once upon a time' --mode sparse --keep auto:2";
+
+/// Arguments of `train`.
+#[derive(Debug, Args)]
+#[command(after_help = TRAIN_EXAMPLES)]
+pub struct TrainArgs {
+    /// A .lspack file
+    pub model: PathBuf,
+    /// The text to learn from; some 50,000 words of what the model will be used for
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// The predictors to write [default: the model's name with .lspred, beside it]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Bytes of the predictors, as a percentage of the MLPs' bytes
+    #[arg(long, value_name = "PCT", default_value_t = 5.0, value_parser = percentage)]
+    pub size: f64,
+    /// Steps of training for each layer; 0 only fits, which takes seconds a layer and predicts worse
+    #[arg(long, value_name = "N", default_value_t = 150)]
+    pub steps: u32,
+    /// Most tokens of the text to use
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = positive())]
+    pub tokens: u64,
+    /// Tokens of a window, at least 8; each is computed by itself
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u64).range(8..=u64::from(u32::MAX)))]
+    pub context: u64,
+    /// Windows of the text by which it is measured, in the end, what computing less costs
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive())]
+    pub windows: u64,
+    /// A trace of the text to use, or to leave there [default: one that is removed in the end]
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Everything random follows from it
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Go on with an interrupted training, if there is one
+    #[arg(long)]
+    pub resume: bool,
+    /// Replace the predictors if they exist
+    #[arg(long)]
+    pub force: bool,
+    /// Compute threads [default: one for each usable core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Budget and streaming.
+    #[command(flatten)]
+    pub stream: StreamArgs,
+}
+
+fn percentage(text: &str) -> Result<f64, String> {
+    let value = text.trim_end_matches('%').parse::<f64>().ok();
+    let value = value.filter(|value| *value > 0.0 && *value <= 100.0);
+    value.ok_or("expected a percentage above 0, up to 100".into())
+}
 
 /// Arguments of `calibrate`.
 #[derive(Debug, Args)]
@@ -490,7 +544,7 @@ pub struct BenchArgs {
     pub repetitions: u32,
     /// Which neurons are computed.
     #[command(flatten)]
-    pub choice: ChoiceArgs,
+    pub sparse: SparseArgs,
     /// Compute threads [default: one for each usable core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -503,53 +557,6 @@ pub struct BenchArgs {
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,
-}
-
-/// Which neurons are computed. Hidden: without predictions these choices show speed alone.
-#[derive(Clone, Debug, Args)]
-pub struct ChoiceArgs {
-    /// Compute all neurons, or those of a choice
-    #[arg(long, value_name = "MODE", default_value = "exact", hide = true)]
-    pub mode: BenchMode,
-    /// Fraction of neurons that a sparse mode computes
-    #[arg(long, value_name = "F", default_value_t = 0.5, value_parser = fraction, hide = true)]
-    pub keep: f64,
-    /// Which they are
-    #[arg(long, value_name = "WHICH", default_value = "random", hide = true)]
-    pub choose: Chooser,
-    /// Whether single neurons are chosen, or chunks of them
-    #[arg(long, value_name = "GRAIN", default_value = "neuron", hide = true)]
-    pub grain: ChoiceGrain,
-}
-
-/// Which neurons a benchmark computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchMode {
-    Exact,
-    Sparse,
-}
-
-/// How a benchmark chooses neurons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Chooser {
-    /// Others for each token
-    Random,
-    /// The first of each layer
-    Hot,
-}
-
-/// What is chosen as one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ChoiceGrain {
-    Neuron,
-    Chunk,
-}
-
-fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
-        _ => Err("expected a number from 0 to 1".into()),
-    }
 }
 
 /// Form of a benchmark's result.

@@ -10,6 +10,7 @@ mod load;
 pub mod pack;
 pub mod perplexity;
 pub mod run;
+pub mod train;
 
 use std::io::Read;
 use std::path::Path;

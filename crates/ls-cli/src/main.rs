@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Command::Run(args) => cmd::run::run(&args),
         Command::Perplexity(args) => cmd::perplexity::run(&args),
         Command::Calibrate(args) => cmd::calibrate::run(&args),
+        Command::Train(args) => cmd::train::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Doctor(args) => cmd::doctor::run(&args),
     };

@@ -40,6 +40,7 @@ mod train;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use ls_hash::LookupConfig;
 use ls_hash::LookupPredictor;
 use ls_model::ModelFile;
 

@@ -6,13 +6,13 @@ mod rows;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
-use ls_engine::sparse::Choose;
-use ls_engine::{Choice, Engine, Grain, Hot, Keep, Pcg32, PeakRss, Random, State};
+use ls_engine::{Engine, Pcg32, PeakRss, State};
 
-use crate::args::{BenchArgs, BenchMode, BenchOutput, ChoiceArgs, ChoiceGrain, Chooser};
+use super::load::load_beside;
+use crate::args::{BenchArgs, BenchOutput};
+use crate::choose::Prepared;
 use crate::output::UsageError;
 use crate::streaming::Since;
 use crate::{cmd, interrupt, output};
@@ -61,7 +61,10 @@ fn measure_model(
 ) -> anyhow::Result<ControlFlow<()>> {
     let context = u64::from(args.n_prompt.max(args.n_gen).max(1));
     let smaller = "use a smaller -p or -n";
-    let engine = cmd::load(path, Some(context), args.threads, &args.stream, smaller)?;
+    let prepared = args.sparse.prepare(path)?;
+    let reserve = prepared.as_ref().map_or(0, Prepared::bytes);
+    let engine =
+        load_beside(reserve, path, Some(context), args.threads, &args.stream, smaller)?;
     let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
     bar.set_message(cmd::model_name(path));
     // Under a budget the mapped file must not be read: it would come to memory a second time.
@@ -71,7 +74,8 @@ fn measure_model(
     };
     bar.inc(1);
     let mut state = cmd::new_state(&engine, Some(context), smaller)?;
-    engine.set_choice(&mut state, choice(&args.choice))?;
+    let choice = prepared.as_ref().map(|of| of.choice(of.chooser, engine.row_share()));
+    engine.set_choice(&mut state, choice)?;
     let mut bench = Bench { state, engine: &engine, peak: PeakRss::start() };
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {
@@ -104,7 +108,7 @@ fn measure_model(
             threads: engine.threads(),
             device: cmd::DEVICE,
             mode: if counted.is_some() { "sparse" } else { cmd::MODE },
-            keep: if counted.is_some() { args.choice.keep } else { cmd::KEEP },
+            keep: prepared.as_ref().map_or(cmd::KEEP, |of| of.keep),
             computed_fraction: counted.map(|counts| counts.computed_fraction()),
             touched_fraction: counted.map(|counts| counts.touched_fraction()),
             peak_rss_bytes: bench.peak.bytes(),
@@ -119,23 +123,6 @@ fn measure_model(
     }
     bar.finish_and_clear();
     Ok(ControlFlow::Continue(()))
-}
-
-/// What a state is to compute.
-fn choice(args: &ChoiceArgs) -> Option<Choice> {
-    let keep = Keep::uniform(args.keep);
-    let grain = match args.grain {
-        ChoiceGrain::Neuron => Grain::Neuron,
-        ChoiceGrain::Chunk => Grain::Chunk,
-    };
-    let chooser: Arc<dyn Choose> = match args.choose {
-        Chooser::Random => Arc::new(Random::new(keep, grain, SEED)),
-        Chooser::Hot => Arc::new(Hot::first(keep, grain)),
-    };
-    match args.mode {
-        BenchMode::Exact => None,
-        BenchMode::Sparse => Some(Choice::new(chooser)),
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::{cmd, interrupt, output};
 const STEP: u64 = 1 << 20;
 
 /// Of a text that is longer than so many bytes for each token that is asked for, no more is read.
-const TOKEN_BYTES: u64 = 32;
+pub const TOKEN_BYTES: u64 = 32;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -90,7 +90,7 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The text's windows; an error when it has none.
-fn windows(
+pub fn windows(
     engine: &Engine,
     text: &str,
     context: usize,
@@ -107,14 +107,21 @@ fn windows(
 }
 
 /// A progress bar whose estimate of the time begins where the recording does.
-struct Bar(ProgressBar, bool);
+pub struct Bar(ProgressBar, bool);
 
 impl Bar {
-    fn new() -> Self {
+    /// With nothing done.
+    pub fn new() -> Self {
         Self(output::progress("calibrate", 0), false)
     }
 
-    fn show(&mut self, progress: &RecordProgress) -> ControlFlow<()> {
+    /// Removes it from the terminal.
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+
+    /// Shows it; a `Break` after Ctrl-C.
+    pub fn show(&mut self, progress: &RecordProgress) -> ControlFlow<()> {
         let Self(bar, has_begun) = self;
         bar.set_length(progress.total.div_ceil(STEP));
         bar.set_position(progress.done / STEP);

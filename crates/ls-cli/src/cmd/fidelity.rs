@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::load::load_beside;
 use crate::args::PerplexityArgs;
-use crate::choose::{Chooser, SparseArgs};
+use crate::choose::{Chooser, Prepared};
 use crate::streaming::{Since, StreamReport};
 use crate::{cmd, interrupt, output};
 
@@ -86,14 +86,16 @@ impl Row {
 /// Runs the command.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let text = cmd::read_text(&args.file)?;
-    cmd::require_pack(&args.model)?;
+    let Some(prepared) = args.sparse.prepare(&args.model)? else {
+        unreachable!("called in sparse mode");
+    };
     interrupt::install()?;
     let (context, smaller) = (Some(args.context), "use a smaller --context");
     let n_ctx = usize::try_from(args.context)?;
-    let ways = ways(args.sparse.chooser());
+    let ways = ways(prepared.chooser);
     let reserve = {
         let model = ModelFile::open(&args.model)?;
-        fidelity_bytes(model.config(), ways.len(), n_ctx)
+        fidelity_bytes(model.config(), ways.len(), n_ctx) + prepared.bytes()
     };
     let engine = load_beside(reserve, &args.model, context, args.threads, &args.stream, smaller)?;
     let ways = possible(ways, &engine)?;
@@ -106,7 +108,11 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
     };
     let mut state = cmd::new_state(&engine, context, smaller)?;
-    let choices: Vec<Choice> = ways.iter().map(|way| args.sparse.choice(*way)).collect();
+    let row_share = engine.row_share();
+    let choice = |way: &Chooser| {
+        Choice::for_every_token(prepared.choice(*way, row_share).chooser)
+    };
+    let choices: Vec<Choice> = ways.iter().map(choice).collect();
     let (start, since) = (Instant::now(), Since::now(&engine));
     let result = compare(&engine, &mut state, &ways, &choices, &tokens, &options)?;
     let mut is_whole = result.dense.chunks == n_chunks(tokens.len(), &options);
@@ -115,7 +121,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         false => None,
     };
     let computed = result.dense.chunks * n_ctx;
-    let mut report = report(&args.sparse, &ways, &result, agreements.as_deref());
+    let mut report = report(&prepared, &ways, &result, agreements.as_deref());
     report.context = n_ctx;
     report.seconds = start.elapsed().as_secs_f64();
     report.threads = engine.threads();
@@ -197,7 +203,7 @@ fn stop() -> ControlFlow<()> {
 }
 
 fn report(
-    args: &SparseArgs,
+    prepared: &Prepared,
     ways: &[Chooser],
     result: &Fidelity,
     agreements: Option<&[Agreement]>,
@@ -213,9 +219,9 @@ fn report(
         chunks: chosen.estimate.chunks,
         context: 0,
         mode: "sparse",
-        keep: args.keep(),
+        keep: prepared.keep,
         choose: ways[0].name(),
-        unit: args.unit().name(),
+        unit: prepared.unit.name(),
         dense_ppl: result.dense.ppl,
         oracle_ppl: oracle.map(|row| row.ppl),
         oracle,
@@ -233,7 +239,7 @@ fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     if json {
         return output::json(report);
     }
-    let heads = ["", "perplexity", "rise", "KL", "KL 99 %", "same top", "neurons", "chunks"];
+    let heads = ["", "perplexity", "rise", "KL", "KL 99 %", "same top", "computed", "chunks"];
     let more = report.completions.map(|_| ["same answers", "same start"]);
     let heads = heads.into_iter().chain(more.into_iter().flatten());
     let mut rows = vec![heads.map(str::to_owned).collect::<Vec<_>>()];

@@ -14,6 +14,8 @@ use ls_engine::{
 use ls_model::tokenizer::EncodeOptions;
 use serde::Serialize;
 
+use super::load::load_beside;
+use crate::choose::Prepared;
 use crate::args::{RunArgs, SamplingArgs};
 use crate::cmd::chat;
 use crate::output::UsageError;
@@ -44,6 +46,8 @@ struct Report<'a> {
     device: &'static str,
     mode: &'static str,
     keep: f64,
+    /// Of the MLPs' bytes, for the tokens that were generated; only in sparse mode.
+    computed_fraction: Option<f64>,
     cache: Option<&'static str>,
     #[serde(flatten)]
     stream: StreamReport,
@@ -58,8 +62,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     interrupt::install()?;
     let start = Instant::now();
     let (context, threads) = (args.load.context, args.load.threads);
-    let engine = cmd::load(&args.model, context, threads, &args.stream, SMALLER)?;
+    let prepared = args.sparse.prepare(&args.model)?;
+    let reserve = prepared.as_ref().map_or(0, Prepared::bytes);
+    let engine = load_beside(reserve, &args.model, context, threads, &args.stream, SMALLER)?;
     let mut state = cmd::new_state(&engine, context, SMALLER)?;
+    let choice = prepared.as_ref().map(|of| of.choice(of.chooser, engine.row_share()));
+    engine.set_choice(&mut state, choice)?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
     if args.verbose {
         describe(&engine, &state, load_ms);
@@ -88,8 +96,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             seed: params.seed,
             threads: engine.threads(),
             device: args.load.device.name(),
-            mode: args.load.mode.name(),
-            keep: cmd::KEEP,
+            mode: if prepared.is_some() { "sparse" } else { cmd::MODE },
+            keep: prepared.as_ref().map_or(cmd::KEEP, |of| of.keep),
+            computed_fraction: state.sparse_counts().map(|counts| counts.computed_fraction()),
             cache: engine.plan().map(|_| args.stream.cache.name()),
             stream: since.report(&engine, prompt_ids.len() + metrics.decode_steps),
         })?;
