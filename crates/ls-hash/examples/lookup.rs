@@ -17,7 +17,7 @@ use std::time::Instant;
 use ls_hash::synthetic::Synthetic;
 use ls_hash::{
     FeatureKind, HashError, LayerData, Lookup, LookupConfig, LookupPredictor, LookupShape,
-    LookupTrainer, Mask, Oracle, Report, Samples, Scorer, Selector, StaticHot,
+    LookupTrainer, Mask, Matrices, Oracle, Report, Samples, Scorer, Selector, StaticHot,
 };
 use ndarray::{Array1, Array2, Array3, ArrayView3, Axis, s};
 
@@ -43,7 +43,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (n_inputs, n_outputs) = (layer.gate.ncols(), layer.gate.nrows());
     let bytes = number(1, n_inputs * n_outputs / 8)?;
-    let (train, held) = (layer.data(layer.train.view())?, layer.data(layer.held.view())?);
+    let train = layer.data(layer.train.view())?;
+    let held = Held::new(&layer)?;
+    let held = held.samples(&layer)?;
     let shape = LookupShape::within(n_inputs, n_outputs, bytes, layer.train.len_of(Axis(0)))?;
     println!("{shape:?}");
 
@@ -66,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Lookup::new("fitted", &fitted, FeatureKind::Exact),
         Lookup::new("trained", &trained, FeatureKind::Exact),
     ];
-    let n_held = layer.held.len_of(Axis(1)).min(N_HELD);
+    let n_held = held.n_rows();
     let mut all: Vec<&mut dyn Scorer> = Vec::new();
     all.extend(scorers.iter_mut().map(|scorer| scorer as &mut dyn Scorer));
     let some = layer.train.slice(s![.., ..2048.min(layer.train.len_of(Axis(1))), ..]);
@@ -78,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{}", Report::measure(&mut [&mut early], &held, 0..n_held, 1, &KEEPS));
     }
     for (name, predictor) in [("fitted", &fitted), ("trained", &trained)] {
-        let coverage = online(predictor, &held, n_held);
+        let coverage = online(predictor, &held);
         println!("{name}, corrected by what was computed: coverage {coverage:.4} at 0.5");
     }
     Ok(())
@@ -122,8 +124,34 @@ impl Layer {
     }
 }
 
+/// Rows to report on, with what their factors are.
+struct Held {
+    /// `[rows, kinds, inputs]`.
+    features: Array3<f32>,
+    gate: Array2<f32>,
+    up: Array2<f32>,
+}
+
+impl Held {
+    fn new(layer: &Layer) -> Result<Self, HashError> {
+        let n = layer.held.len_of(Axis(1)).min(N_HELD);
+        let features = layer.held.slice(s![.., ..n, ..]);
+        let shape = (n, layer.gate.nrows());
+        let (mut gate, mut up) = (Array2::zeros(shape), Array2::zeros(shape));
+        let rows: Vec<usize> = (0..n).collect();
+        layer.data(features)?.factors(&rows, gate.view_mut(), up.view_mut());
+        Ok(Self { features: features.permuted_axes([1, 0, 2]).to_owned(), gate, up })
+    }
+
+    fn samples<'a>(&'a self, layer: &'a Layer) -> Result<Matrices<'a>, HashError> {
+        let (gate, up) = (self.gate.view(), self.up.view());
+        Matrices::with_factors(self.features.view(), gate, up, Some(layer.gains.view()))
+    }
+}
+
 /// Coverage where the predictor sees what it chose, row after row.
-fn online(predictor: &LookupPredictor, held: &LayerData<'_>, n_rows: usize) -> f64 {
+fn online(predictor: &LookupPredictor, held: &Matrices<'_>) -> f64 {
+    let n_rows = held.n_rows();
     let n = predictor.shape().n_outputs;
     let mut state = predictor.state();
     let (mut selector, mut mask) = (Selector::default(), Mask::new());

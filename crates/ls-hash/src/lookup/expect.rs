@@ -12,7 +12,7 @@ const LARGEST: f32 = 1e6;
 /// Where the exponential ends: three of them multiplied do not overflow.
 const EXPONENT: f32 = 40.0;
 /// The outer nodes of three-point Gauss–Hermite quadrature, in standard deviations.
-const NODE: f32 = 1.732_050_8;
+pub(crate) const NODE: f32 = 1.732_050_8;
 
 /// Bits of a [`Byte`] below the exponent's.
 const MANTISSA: u32 = 4;

@@ -7,7 +7,7 @@ mod predictor;
 mod shape;
 mod state;
 pub(crate) mod tables;
-mod tune;
+pub(crate) mod tune;
 
 pub use layer::{GatedLayer, LayerData};
 pub use predictor::LookupPredictor;

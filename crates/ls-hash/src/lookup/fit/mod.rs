@@ -12,12 +12,11 @@ use std::ops::Range;
 use ndarray::{Array1, Array2, ArrayView2, Axis, Zip, s};
 use rayon::prelude::*;
 
-pub(crate) use kmeans::nearest;
 pub(crate) use linalg::product;
 use linalg::{cholesky, solve};
 pub(crate) use measure::{Variances, measure};
 use moments::Moments;
-pub(crate) use moments::{ROWS, read};
+pub(crate) use moments::read;
 pub(crate) use net::{FactorNet, Net, projection};
 
 use crate::error::HashError;

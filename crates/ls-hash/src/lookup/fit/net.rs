@@ -4,7 +4,6 @@ use ndarray::{Array1, Array2, ArrayView2, Axis, s};
 use rayon::prelude::*;
 
 use super::kmeans::nearest;
-use super::linalg::product;
 use crate::error::HashError;
 use crate::isa::Isa;
 use crate::lookup::expect::Byte;
@@ -156,20 +155,6 @@ impl Net {
     pub(crate) fn centred(&self, x: &Array2<f32>) -> Array2<f32> {
         let mean: Array1<f32> = self.means[0].iter().map(|x| from_bf16(*x)).collect();
         x - &mean
-    }
-
-    /// Estimates of one factor from components `z`, `[rows, outputs]`.
-    pub(crate) fn estimate(&self, i: usize, z: ArrayView2<'_, f32>) -> Array2<f32> {
-        let factor = &self.factors[i];
-        let weights = factor.look_up(&factor.assign());
-        let columns = factor.columns(z, &self.spread);
-        let mut out = product(columns.view(), weights.t());
-        let rows: Vec<_> = out.rows_mut().into_iter().collect();
-        rows.into_par_iter().for_each(|mut row| {
-            row *= &factor.scale;
-            row += &factor.bias;
-        });
-        out
     }
 
     /// The coded predictor, with the same variances for all kinds of features.

@@ -11,6 +11,7 @@ mod scalar;
 use crate::isa::{Isa, Kind};
 use crate::lookup::expect::{Observed, Terms, expected};
 use crate::lookup::tables::{Centroids, Spans, fill, round};
+use crate::lookup::tune::loss::{self, Knowns, Slopes};
 
 /// Features whose weights lie together.
 pub(crate) const INPUTS: usize = 64;
@@ -86,6 +87,23 @@ widened! {
         of_up: &mut [f32],
         fresh: &mut [f32]
     ) crate::lookup::expect::observe(terms, sums, observed, of_gate, of_up, fresh)
+}
+
+widened! {
+    /// Logarithms of scores and their slopes.
+    slopes(knowns: Knowns<'_>, gate: &[f32], up: &[f32], out: &mut Slopes)
+        loss::slopes(knowns, gate, up, out)
+}
+
+widened! {
+    /// Slopes of the loss by the logarithms of scores, in place of energies.
+    soft_loss(log: &[f32], energy: &mut [f32], least: f32, softness: f32, out: &mut f32)
+        loss::soft_loss(log, energy, least, softness, out)
+}
+
+widened! {
+    /// True energies, in place of the gates.
+    energies(gate: &mut [f32], up: &[f32], gains: &[f32]) loss::energies(gate, up, gains)
 }
 
 #[cfg(test)]
