@@ -136,7 +136,7 @@ fn check_path(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Refuses a model that is no pack.
-fn require_pack(path: &Path) -> anyhow::Result<()> {
+pub fn require_pack(path: &Path) -> anyhow::Result<()> {
     check_path(path)?;
     let name = path.display();
     // What cannot be opened is left to the opening, which says why.
