@@ -14,6 +14,7 @@ mod interval;
 mod layout;
 mod plan;
 mod retention;
+pub mod sim;
 mod solve;
 mod stats;
 

@@ -39,8 +39,9 @@ impl Controller {
             let run = self.still_wanted(run);
             let n = run.wanted.count_ones();
             let room = self.make_room(visit, run.first, n);
-            // Making room may take what this plan has in memory; then it is listed anew.
-            let part = first_bits(run.wanted, room);
+            // Half a read now and half later cost more than waiting, unless computing waits too.
+            let is_worth_it = 2 * room >= n || visit == self.visit && !self.is_read_from(slot);
+            let part = if is_worth_it { first_bits(run.wanted, room) } else { 0 };
             if part != 0 {
                 self.fly(place, trim(Read { wanted: part, ..run }));
             }

@@ -91,7 +91,7 @@ impl Controller {
     }
 
     /// Whether anything that the plan waits for is being read.
-    fn is_read_from(&self, slot: usize) -> bool {
+    pub(super) fn is_read_from(&self, slot: usize) -> bool {
         let layer = self.plans[slot].layer;
         self.flights.iter().filter(|f| f.left != 0 && f.read.layer == layer).any(|flight| {
             let mut rest = crate::Read { wanted: flight.left, ..flight.read }.chunks();
