@@ -30,14 +30,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Synthetic::default()
     };
     let trace = of.trace()?;
+    let hot: Vec<_> = (0..shape.n_layers).map(|l| trace.hot(l, KEEP)).collect::<Result<_, _>>()?;
     for known in Board::ALL.iter().filter(|known| board.as_deref().is_none_or(|b| b == known.name)) {
         println!("\n{}, {:.0} % of the MLPs cached, {KEEP} computed", known.name, cached * 100.0);
         println!(
             "{:34} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>6} {:>5}",
             "", "tok/s", "stall", "demand", "wasted", "MB/tok", "rank/tk", "P50 ms", "P99 ms", "cover", "busy", "s"
         );
-        for (name, config) in rows(known, &shape, cached) {
-            let setup = Setup { warm_up: WARM_UP, ..Setup::new(*known, shape, KEEP, config) };
+        for (name, keep, config) in rows(known, &shape, cached) {
+            let hot = hot.clone();
+            let setup = Setup { warm_up: WARM_UP, hot, ..Setup::new(*known, shape, keep, config) };
             let start = Instant::now();
             let outcome = simulate(&trace, &setup)?;
             print_row(&name, &outcome, start.elapsed().as_secs_f64());
@@ -46,26 +48,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn rows(board: &Board, shape: &Shape, cached: f64) -> Vec<(String, Config)> {
+fn rows(board: &Board, shape: &Shape, cached: f64) -> Vec<(String, f64, Config)> {
     let budget = (shape.layout(KEEP).total_bytes() as f64 * cached) as u64;
     let config = |policy, keep| Config { keep, ..board.config(policy, budget) };
     let mut rows = Vec::new();
-    let mut add = |name: &str, config: Config| {
+    let mut add = |name: &str, keep: f64, config: Config| {
         let price = if config.price > 0.0 { format!(" price {}", config.price) } else { String::new() };
         let name = format!("{} {}{price}{name}", config.policy, config.keep.name());
-        rows.push((name, config));
+        rows.push((name, keep, config));
     };
     // As others do it: what is ranked early is computed when all of it is there.
-    add(", all at once", Config { stages: 1, least_stage: 1.0, ..config(Policy::OneShot, Keep::Lru) });
+    add(", all at once", KEEP, Config { stages: 1, least_stage: 1.0, ..config(Policy::OneShot, Keep::Lru) });
     for policy in [Policy::Serial, Policy::OneShot, Policy::Fixed(1), Policy::Fixed(2), Policy::Fixed(4), Policy::Refine] {
-        add("", config(policy, Keep::Lru));
-        add("", config(policy, Keep::Priority));
+        add("", KEEP, config(policy, Keep::Lru));
+        add("", KEEP, config(policy, Keep::Priority));
     }
     for keep in [Keep::Lfu, Keep::Hot] {
-        add("", config(Policy::Refine, keep));
+        add("", KEEP, config(Policy::Refine, keep));
     }
     for price in [0.25, 0.5, 1.0, 2.0] {
-        add("", Config { price, ..config(Policy::Refine, Keep::Priority) });
+        add("", KEEP, Config { price, ..config(Policy::Refine, Keep::Priority) });
+    }
+    for (keep, price) in [(0.5, 2.0), (0.5, 4.0), (0.6, 4.0), (0.6, 8.0)] {
+        let config = Config { price, ..config(Policy::Refine, Keep::Priority) };
+        add(&format!(" keep {keep}"), keep, config);
     }
     rows
 }

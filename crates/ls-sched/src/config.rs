@@ -138,7 +138,8 @@ pub struct Config {
     pub price: f32,
     /// What may be given up.
     pub fidelity: Fidelity,
-    /// Nanoseconds that computing stands still before late chunks are given up.
+    /// Nanoseconds that computing waits in a layer, in all, before late chunks are given up; and at
+    /// a time, before a stage begins with what is there.
     pub late_ns: u64,
     /// Nanoseconds after which a read counts as failed.
     pub read_deadline_ns: u64,
@@ -171,6 +172,11 @@ impl Config {
             read_deadline_ns: 10_000_000_000,
             max_retries: 1,
         }
+    }
+
+    /// Chunks of the longest read.
+    pub(crate) fn max_chunks(&self, chunk_bytes: u32) -> u32 {
+        (self.max_read_bytes / u64::from(chunk_bytes)).clamp(1, 64) as u32
     }
 
     pub(crate) fn check(&self, n_layers: u32) -> Result<(), SchedError> {

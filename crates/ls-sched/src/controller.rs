@@ -78,6 +78,8 @@ pub struct Controller {
     is_blocked: bool,
     /// Since when computing waits for reads.
     stalled: Option<u64>,
+    /// How long it waited in this layer before.
+    waited_ns: u64,
     /// Of how many stages the next layer is to be ranked again.
     due: Option<u32>,
     table: Option<Table>,
@@ -123,6 +125,7 @@ impl Controller {
             since: 0,
             is_blocked: false,
             stalled: None,
+            waited_ns: 0,
             due: None,
             table: None,
             solve_asked: false,
@@ -194,7 +197,14 @@ impl Controller {
         let reads = self.flights.iter().filter(|flight| flight.left != 0);
         let late = reads.map(|flight| flight.since.saturating_add(self.config.read_deadline_ns));
         let stalled = self.stalled.map(|since| {
-            let wait = if self.is_past_late() { self.patience_ns() } else { self.config.late_ns };
+            let Config { late_ns, fidelity, .. } = self.config;
+            let wait = if fidelity.late_share > 0.0 && !self.is_past_late() {
+                late_ns.saturating_sub(self.waited_ns)
+            } else if self.stall_ns() < late_ns {
+                late_ns
+            } else {
+                self.patience_ns()
+            };
             since.saturating_add(wait)
         });
         late.chain(stalled).min()

@@ -2,7 +2,7 @@
 
 use crate::choose::sane;
 use crate::retention::Retention;
-use crate::{Chunk, Config, Event, Keep, Layout, SchedError};
+use crate::{Chunk, Config, Event, Keep, Layout, Mode, SchedError};
 
 /// Being read.
 pub(crate) const READING: u8 = 1;
@@ -12,7 +12,7 @@ pub(crate) const RESIDENT: u8 = 2;
 pub(crate) const HELD: u8 = 4;
 /// Used by a stage.
 pub(crate) const LEASED: u8 = 8;
-/// Read, and not computed yet.
+/// Read, and no stage that used it is done.
 pub(crate) const FRESH: u8 = 16;
 /// It was asked to take the read back.
 pub(crate) const CANCELLING: u8 = 32;
@@ -39,11 +39,15 @@ struct LayerFrames {
     n_resident: u32,
     /// Resident, and neither held nor leased.
     n_stock: u32,
-    /// Most frames that [`Frames::victim`] leaves to the layer.
+    /// Being read, or read and not computed yet.
+    n_passing: u32,
+    /// Frames that the layer may keep, if others need some too.
     quota: u64,
     /// Stock of a moment ago, the one to go first at the end.
     victims: Vec<u16>,
     is_stale: bool,
+    /// Stock that the list does not have yet.
+    n_new: u32,
 }
 
 impl Frames {
@@ -57,13 +61,19 @@ impl Frames {
             is_stale: true,
             ..LayerFrames::default()
         });
+        let longest = layout.layers.iter().map(|layer| u64::from(layer.segment_chunks)).max();
+        // A segment is computed when all of it is there, so one must fit while another is read.
+        let segments = match config.mode {
+            Mode::Exact => (u64::from(config.lanes) + 1) * longest.unwrap_or(1),
+            Mode::Sparse => 0,
+        };
         let mut frames = Self {
             frame_bytes: layout.frame_bytes,
             flags: vec![0; starts[starts.len() - 1] as usize],
             starts,
             occupied: 0,
             budget: 0,
-            transit: config.transit_frames.into(),
+            transit: segments.max(config.transit_frames.into()),
             keep: config.keep,
             retention: Retention::new(config.keep, layout),
             layers: layers.collect(),
@@ -128,8 +138,23 @@ impl Frames {
         let occupied = |flags: u8| u64::from(flags & (RESIDENT | READING) != 0);
         let stock = |flags: u8| u32::from(flags & (RESIDENT | HELD | LEASED) == RESIDENT);
         layer.n_resident = layer.n_resident + resident(flags) - resident(was);
+        layer.n_new += stock(flags) & !stock(was);
+        let passing = |flags: u8| u32::from(flags & (READING | FRESH) != 0);
         layer.n_stock = layer.n_stock + stock(flags) - stock(was);
+        layer.n_passing = layer.n_passing + passing(flags) - passing(was);
         self.occupied = self.occupied + occupied(flags) - occupied(was);
+    }
+
+    /// Whether the layer has more than its share.
+    pub fn is_rich(&self, layer: u32) -> bool {
+        let layer = &self.layers[layer as usize];
+        u64::from(layer.n_resident) > layer.quota
+    }
+
+    /// How many more frames chunks of these layers may pass through.
+    pub fn transit_left(&self, layers: impl Iterator<Item = u32>) -> u64 {
+        let passing = layers.map(|layer| u64::from(self.layers[layer as usize].n_passing));
+        self.transit.saturating_sub(passing.sum())
     }
 
     /// Frames that may be filled now.
@@ -183,8 +208,8 @@ impl Frames {
 
     fn farthest(&self, distance: impl Fn(u32) -> u64, must: bool) -> Option<u32> {
         let of = |is_over: bool| {
-            let all = (0..self.n_layers()).zip(&self.layers).filter(move |(_, layer)| {
-                layer.n_stock > 0 && (!is_over || u64::from(layer.n_resident) > layer.quota)
+            let all = (0..self.n_layers()).zip(&self.layers).filter(move |(i, layer)| {
+                layer.n_stock > 0 && (!is_over || self.is_rich(*i))
             });
             all.max_by_key(|(i, _)| distance(*i)).map(|(i, _)| i)
         };
@@ -212,10 +237,15 @@ impl Frames {
     /// Lists the stock of a layer anew, if it changed value or the list came to its end.
     fn renew(&mut self, layer: u32) {
         let this = &mut self.layers[layer as usize];
-        if !this.is_stale && !this.victims.is_empty() {
+        // What a visit has computed is worth what it ranked as. To the others it is old until they
+        // are told. Sorting anew for each new one would take long.
+        let n_chunks = self.starts[layer as usize + 1] - self.starts[layer as usize];
+        let has_grown = self.keep == Keep::Priority && this.n_new > n_chunks / 8;
+        let is_old = this.is_stale || has_grown;
+        if !is_old && !this.victims.is_empty() {
             return;
         }
-        this.is_stale = false;
+        (this.is_stale, this.n_new) = (false, 0);
         let start = self.starts[layer as usize] as usize;
         let flags = &self.flags[start..self.starts[layer as usize + 1] as usize];
         let stock = |flags: u8| flags & (RESIDENT | HELD | LEASED) == RESIDENT;

@@ -39,12 +39,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Layers that are all alike, `keep` of whose chunks are computed, in eight segments.
+    /// Layers that are all alike, `keep` of whose chunks are computed, in segments of eight.
     #[must_use]
     pub fn even(n_layers: u32, n_chunks: u32, chunk_bytes: u32, keep: f64) -> Self {
         let n_keep = libm::round(f64::from(n_chunks) * keep) as u32;
         let n_keep = n_keep.clamp(1, n_chunks.max(1));
-        let segment_chunks = n_chunks.div_ceil(8).max(1);
+        let segment_chunks = n_chunks.clamp(1, 8);
         let layer = Layer { n_chunks, n_keep, segment_chunks, chunk_bytes };
         Self { frame_bytes: chunk_bytes, layers: vec![layer; n_layers as usize] }
     }

@@ -71,7 +71,8 @@ impl Plan {
             score_sum: 0.0,
             late_sum: 0.0,
             lost_sum: 0.0,
-            runs: Vec::with_capacity(n),
+            // Neighbours are in one run.
+            runs: Vec::with_capacity(n / 2 + 1),
             next_run: 0,
             is_stale: false,
             missing: Vec::with_capacity(n),
@@ -189,7 +190,7 @@ impl Plan {
         self.next_run = 0;
         self.runs.clear();
         let bytes = u64::from(layer.chunk_bytes);
-        let most = (config.max_read_bytes / bytes).clamp(1, 64) as u32;
+        let most = config.max_chunks(layer.chunk_bytes);
         let gap = (config.curve.gap_bytes(bytes) / bytes) as u32;
         for (index, flags) in (0..).zip(frames.layer(self.layer)) {
             if flags & (HELD | RESIDENT | READING) != HELD {

@@ -63,7 +63,7 @@ impl Retention {
             long: vec![0; n],
             short: vec![0; if keep == Keep::Priority { n } else { 0 }],
             visits: vec![0; layout.layers.len()],
-            recent_weight: 96,
+            recent_weight: 144,
             coming: (0..n_coming).map(|_| coming()).collect(),
         };
         if keep == Keep::Hot {
@@ -139,6 +139,7 @@ impl Retention {
         for coming in self.coming.iter_mut().filter(|coming| coming.layer == Some(layer)) {
             coming.layer = None;
         }
+        let shift = self.shift(visit);
         let long = self.long[range.clone()].iter_mut().enumerate();
         match self.keep {
             Keep::Hot => {}
@@ -159,10 +160,7 @@ impl Retention {
                 };
                 for ((i, long), short) in long.zip(&mut self.short[range]) {
                     let level = of(i);
-                    *short = ((u16::from(*short) + u16::from(level)) / 2) as u8;
-                    // Exact to 1/256 of a level, so that small steps are not lost.
-                    let step = (i32::from(level) * 256 - i32::from(*long)) >> LONG_SHIFT;
-                    *long = (i32::from(*long) + step).clamp(0, 65535) as u16;
+                    (*long, *short) = (renewed(*long, level, shift), mean(*short, level));
                 }
             }
         }
@@ -171,37 +169,52 @@ impl Retention {
     /// What it is worth to keep a chunk; the least goes first.
     #[must_use]
     pub fn value(&self, chunk: Chunk) -> u8 {
-        let slot = self.slot(chunk);
-        let long = self.long[slot];
+        self.value_of(self.slot(chunk), chunk, self.coming(chunk.layer))
+    }
+
+    /// Levels of a coming visit of the layer.
+    fn coming(&self, layer: u32) -> Option<&[u8]> {
+        let found = self.coming.iter().find(|coming| coming.layer == Some(layer));
+        found.map(|coming| &coming.levels[..])
+    }
+
+    fn value_of(&self, slot: usize, chunk: Chunk, coming: Option<&[u8]>) -> u8 {
+        let mut long = self.long[slot];
+        let visit = self.visits[chunk.layer as usize];
         match self.keep {
             Keep::Hot => {
                 let n = self.range(chunk.layer).len().max(1) as u32;
                 (u32::from(long) * 256 / n) as u8
             }
-            Keep::Lru => 255 - self.visits[chunk.layer as usize].wrapping_sub(long).min(255) as u8,
+            Keep::Lru => 255 - visit.wrapping_sub(long).min(255) as u8,
             Keep::Lfu => (long >> 8) as u8,
             Keep::Priority => {
-                let past = self.past(slot);
-                let of = |coming: &Coming| {
-                    let is = coming.layer == Some(chunk.layer);
-                    coming.levels.get(chunk.index as usize).filter(|_| is).copied()
-                };
-                // What will be computed is held; of the rest a near miss is the most worth.
-                self.coming.iter().find_map(of).map_or(past, |level| past.max(level))
+                let mut short = self.short[slot];
+                // What will be computed is held; for the rest it is as if the visit were over.
+                if let Some(level) = coming.and_then(|levels| levels.get(chunk.index as usize)) {
+                    let shift = self.shift(visit.wrapping_add(1));
+                    (long, short) = (renewed(long, *level, shift), mean(short, *level));
+                }
+                let weight = self.recent_weight;
+                (((long >> 8) * (256 - weight) + u16::from(short) * weight) >> 8) as u8
             }
         }
     }
 
-    fn past(&self, slot: usize) -> u8 {
-        let (long, short) = (self.long[slot] >> 8, u16::from(self.short[slot]));
-        ((long * (256 - self.recent_weight) + short * self.recent_weight) >> 8) as u8
+    /// By which power of two the long average moves: at first it is one of all visits.
+    fn shift(&self, visit: u16) -> u32 {
+        u32::from(visit).max(1).ilog2().min(LONG_SHIFT)
     }
 
     /// Writes the chunks of a layer that `are` candidates to `order`, what goes first at the end.
     pub(crate) fn sort(&self, layer: u32, are: impl Fn(usize) -> bool, order: &mut Vec<u16>) {
         let n = self.range(layer).len();
         let mut ends = [0u32; 256];
-        let value = |i: usize| usize::from(self.value(Chunk { layer, index: i as u32 }));
+        let (start, coming) = (self.range(layer).start, self.coming(layer));
+        let value = |i: usize| {
+            let chunk = Chunk { layer, index: i as u32 };
+            usize::from(self.value_of(start + i, chunk, coming))
+        };
         (0..n).filter(|i| are(*i)).for_each(|i| ends[255 - value(i)] += 1);
         let mut end = 0;
         for count in &mut ends {
@@ -217,6 +230,16 @@ impl Retention {
             order[*end as usize] = i as u16;
         }
     }
+}
+
+/// A long average after another level; exact to 1/256, so that small steps are not lost.
+fn renewed(long: u16, level: u8, shift: u32) -> u16 {
+    let step = (i32::from(level) * 256 - i32::from(long)) >> shift;
+    (i32::from(long) + step).clamp(0, 65535) as u16
+}
+
+fn mean(a: u8, b: u8) -> u8 {
+    ((u16::from(a) + u16::from(b)) / 2) as u8
 }
 
 /// The logarithm of a score, relative to the bound.
@@ -308,11 +331,14 @@ mod tests {
         // Chunk 0 is out of use now; its long past still counts for more than no past.
         priority.used(1, |i| i == 2, Some((&[0.1, 0.05, 3.0, 0.1], 1.0)));
         assert_eq!(order(&priority), [1, 3, 0, 2]);
-        // The coming visit will need chunk 1, until it is over.
-        priority.scored(1, [0.0, 5.0, 0.0, 0.0].into_iter(), 1.0);
-        assert_eq!(order(&priority)[3], 1);
-        priority.used(1, |_| false, Some((&[0.0; 4], 1.0)));
-        assert_eq!(order(&priority)[0], 1);
+        // A visit that is predicted counts before it is over, and once.
+        let coming = [0.0, 9.0, 0.0, 0.0];
+        priority.scored(1, coming.into_iter(), 1.0);
+        let value = |p: &Retention| (0..4).map(|index| p.value(Chunk { layer: 1, index })).collect();
+        let before: Vec<u8> = value(&priority);
+        assert!(before[1] > before[3]);
+        priority.used(1, |i| i == 1, Some((&coming, 1.0)));
+        assert_eq!(before, value(&priority));
     }
 
     #[test]

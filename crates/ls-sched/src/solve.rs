@@ -151,6 +151,9 @@ struct Solver<'a> {
     in_between: Vec<(f32, f32)>,
 }
 
+/// Relative change of a layer's time at which more layers would change nothing.
+const CHANGE: f32 = 1e-5;
+
 /// Layers after which the value of a layer hardly changes any more.
 const HORIZON: u32 = 24;
 
@@ -200,12 +203,16 @@ impl<'a> Solver<'a> {
         let mut end = self.grid(|_, _| 0.0);
         let mut chosen = Vec::new();
         let (mut last, mut per_layer) = (0.0, 0.0);
-        for _ in 0..self.profile.n_layers.min(HORIZON) {
+        for layer in 0..self.profile.n_layers.min(HORIZON) {
             let start = self.layer(&end, fixed, &mut chosen);
             let total = self.at(&start, self.all() - self.missing(), self.missing());
+            let change = (total - last - per_layer).abs();
             per_layer = total - last;
             last = total;
             end = start;
+            if layer > 2 && change < CHANGE * per_layer {
+                break;
+            }
         }
         if let Some(intervals) = intervals {
             *intervals = chosen;
@@ -245,7 +252,7 @@ impl<'a> Solver<'a> {
                     self.grid(|q, b| self.rank(&best[until], ranked, until, q, b))
                 };
                 for done in (ranked..until).rev() {
-                    value = self.grid(|q, b| self.stage(&value, ranked, done, q, b));
+                    value = self.stage(&value, ranked, done);
                 }
                 let mark = if is_last { NEVER } else { interval as u8 };
                 self.take_better(&mut values, value, mark, ranked, chosen);
@@ -283,22 +290,42 @@ impl<'a> Solver<'a> {
         served * (1.0 - self.profile.staleness[ranked])
     }
 
-    /// A stage: waits until it is ready, computes, reads meanwhile.
-    fn stage(&self, after: &Grid, ranked: usize, done: usize, ready: usize, missing: usize) -> f32 {
-        let left = ((self.stages - done) * STEPS) as f32;
-        let mut ready = (ready as f32).min(left);
-        let short = (STEPS as f32 - ready).max(0.0);
-        let wait = short * self.profile.read_ns / STEPS as f32;
-        ready += short;
-        let out = left - ready;
-        let mut value = wait + self.profile.stage_ns;
-        for (served, chance) in &self.in_stage {
-            let here = served.min(out);
-            let next = self.useful(ranked, served - here);
-            let ready = ready - STEPS as f32 + here;
-            value += chance * self.at(after, ready, missing as f32 - next);
+    /// Adds `chance` times a grid's row at `ready`, at what is missing less `shift`.
+    fn add_row(&self, sum: &mut [f32], grid: &Grid, ready: f32, shift: f32, chance: f32) {
+        let most = (self.side - 1) as f32;
+        let q = ready.clamp(0.0, most);
+        let (q0, fq) = (q as usize, q.fract());
+        let low = &grid[q0 * self.side..][..self.side];
+        let high = &grid[(q0 + 1).min(self.side - 1) * self.side..][..self.side];
+        let row = |b: usize| low[b] * (1.0 - fq) + high[b] * fq;
+        let shift = shift.clamp(0.0, most);
+        let (whole, part) = (shift as usize, shift.fract());
+        for (b, sum) in sum.iter_mut().enumerate() {
+            let value = match b.checked_sub(whole) {
+                None | Some(0) => row(0),
+                Some(b) => row(b) * (1.0 - part) + row(b - 1) * part,
+            };
+            *sum += chance * value;
         }
-        value
+    }
+
+    /// A stage: waits until it is ready, computes, reads meanwhile.
+    fn stage(&self, after: &Grid, ranked: usize, done: usize) -> Grid {
+        let left = ((self.stages - done) * STEPS) as f32;
+        let mut grid = vec![0.0; after.len()];
+        for (ready, row) in grid.chunks_exact_mut(self.side).enumerate() {
+            let mut ready = (ready as f32).min(left);
+            let short = (STEPS as f32 - ready).max(0.0);
+            ready += short;
+            let out = left - ready;
+            row.fill(short * self.profile.read_ns / STEPS as f32 + self.profile.stage_ns);
+            for (served, chance) in &self.in_stage {
+                let here = served.min(out);
+                let next = self.useful(ranked, served - here);
+                self.add_row(row, after, ready - STEPS as f32 + here, next, *chance);
+            }
+        }
+        grid
     }
 
     /// A ranking after `now` stages, the last one having been after `ranked`.

@@ -16,13 +16,15 @@ pub struct Stats {
     pub ranks: u64,
     /// Of them, those that changed a choice.
     pub refinements: u64,
+    /// Tables that were asked for.
+    pub solves: u64,
     /// Chunks that a new ranking chose instead of others.
     pub replaced: u64,
     /// Bytes of chunks that were computed.
     pub wanted_bytes: u64,
     /// Bytes of chunks that were not in memory when they were first chosen.
     pub demand_miss_bytes: u64,
-    /// Bytes of chunks that were not in memory when computing came to them and had nothing else to do.
+    /// Bytes of chunks that came while computing had nothing else to do than to wait for them.
     pub stall_miss_bytes: u64,
     /// Nanoseconds during which computing waited for reads.
     pub stall_ns: u64,
@@ -59,7 +61,7 @@ impl Stats {
         ratio(self.gap_bytes + self.unused_bytes, self.read_bytes)
     }
 
-    /// Share of what was computed that was not in memory when computing came to it.
+    /// Share of what was computed that computing had to wait for.
     #[must_use]
     pub fn stall_miss_ratio(&self) -> f64 {
         ratio(self.stall_miss_bytes, self.wanted_bytes)

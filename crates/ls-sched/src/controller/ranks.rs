@@ -164,6 +164,7 @@ impl Controller {
         };
         if has_drifted && !self.solve_asked {
             self.solve_asked = true;
+            self.stats.solves += 1;
             self.commands.push_back(Command::Solve);
         }
     }

@@ -38,9 +38,12 @@ impl Controller {
             };
             let run = self.still_wanted(run);
             let n = run.wanted.count_ones();
-            let room = self.make_room(visit, run.first, n);
-            // Half a read now and half later cost more than waiting, unless computing waits too.
-            let is_worth_it = 2 * room >= n || visit == self.visit && !self.is_read_from(slot);
+            let room = self.make_room(slot, visit, run.first, n);
+            // Many short reads cost more than waiting, unless computing waits too.
+            let shape = &self.layout.layers[layer as usize];
+            let is_long = 2 * room >= self.config.max_chunks(shape.chunk_bytes);
+            let is_awaited = visit == self.visit && !self.is_read_from(slot);
+            let is_worth_it = room >= n || is_long || is_awaited;
             let part = if is_worth_it { first_bits(run.wanted, room) } else { 0 };
             if part != 0 {
                 self.fly(place, trim(Read { wanted: part, ..run }));
@@ -80,14 +83,25 @@ impl Controller {
     }
 
     /// Frees frames for the `n` chunks of a visit that begin at `index`; how many there are.
-    fn make_room(&mut self, visit: u64, index: u32, n: u32) -> u32 {
-        while self.frames.free() < u64::from(n) {
-            let must = visit == self.visit;
-            if !self.evict_stock(must) && !self.preempt(visit, index) {
+    ///
+    /// Chunks that pass through are bounded: in the end they take the place of what is kept for
+    /// other visits. Unless computing stands still, and nothing comes.
+    fn make_room(&mut self, slot: usize, visit: u64, index: u32, n: u32) -> u32 {
+        let is_idle = self.lanes.iter().all(|lane| lane.visit.is_none());
+        let must = visit == self.visit && is_idle && !self.is_read_from(slot);
+        let open = self.plans.iter().filter(|plan| plan.visit.is_some());
+        let left = self.frames.transit_left(open.map(|plan| plan.layer));
+        let n = if must { n.into() } else { left.min(n.into()) };
+        while self.frames.free() < n {
+            let is_made = self.evict_stock(false)
+                || self.preempt(visit, index, true)
+                || must && self.evict_stock(true)
+                || self.preempt(visit, index, false);
+            if !is_made {
                 break;
             }
         }
-        self.frames.free().min(n.into()) as u32
+        self.frames.free().min(n) as u32
     }
 
     fn evict_stock(&mut self, must: bool) -> bool {
@@ -114,28 +128,38 @@ impl Controller {
         self.commands.push_back(Command::Evict { chunk });
     }
 
-    /// Takes a frame from what is needed later than `visit`, or at `visit` but behind `index`.
-    fn preempt(&mut self, visit: u64, index: u32) -> bool {
+    /// Takes a frame from what is needed later than `visit`, or at `visit` but behind `index`; if so
+    /// asked, only from layers that have more than their share.
+    fn preempt(&mut self, visit: u64, index: u32, from_rich: bool) -> bool {
         let last = self.visit + self.plans.len() as u64 - 1;
         for later in (visit..=last).rev() {
             let Some(slot) = self.plan_of(later) else { continue };
             // In sparse mode all that is ready of this visit can be computed, and so makes room.
             let is_here = later == visit;
-            if is_here && self.config.mode == Mode::Sparse {
+            if is_here && (self.config.mode == Mode::Sparse || from_rich) {
                 continue;
             }
-            let plan = &self.plans[slot];
-            let is_ready = |i: &&u16| {
-                let is_behind = !is_here || u32::from(**i) > index;
-                let flags = self.frames.flags(plan.chunk(**i));
-                is_behind && flags & (HELD | RESIDENT) == HELD | RESIDENT
-            };
-            let Some(&i) = plan.order.iter().rev().find(is_ready) else { continue };
-            self.take_away(slot, i.into());
-            self.stats.preempted += 1;
-            return true;
+            if from_rich && !self.frames.is_rich(self.plans[slot].layer) {
+                continue;
+            }
+            if self.take_last(slot, if is_here { index + 1 } else { 0 }) {
+                return true;
+            }
         }
         false
+    }
+
+    /// Evicts the last of the plan's order that is ready, from chunk `least` on.
+    fn take_last(&mut self, slot: usize, least: u32) -> bool {
+        let plan = &self.plans[slot];
+        let is_ready = |i: &&u16| {
+            let flags = self.frames.flags(plan.chunk(**i));
+            u32::from(**i) >= least && flags & (HELD | RESIDENT) == HELD | RESIDENT
+        };
+        let Some(&i) = plan.order.iter().rev().find(is_ready) else { return false };
+        self.take_away(slot, i.into());
+        self.stats.preempted += 1;
+        true
     }
 
     /// Evicts a chunk that is ready, and has to be read again.
@@ -171,14 +195,9 @@ impl Controller {
         let last = self.visit + self.plans.len() as u64 - 1;
         for visit in (self.visit..=last).rev() {
             let Some(slot) = self.plan_of(visit) else { continue };
-            let plan = &self.plans[slot];
-            let is_ready = |i: &&u16| {
-                self.frames.flags(plan.chunk(**i)) & (HELD | RESIDENT) == HELD | RESIDENT
-            };
-            let Some(&i) = plan.order.iter().rev().find(is_ready) else { continue };
-            self.take_away(slot, i.into());
-            self.stats.preempted += 1;
-            return true;
+            if self.take_last(slot, 0) {
+                return true;
+            }
         }
         false
     }
@@ -225,6 +244,8 @@ impl Controller {
         };
         self.frames.set(chunk, FRESH);
         if self.frames.has(chunk, HELD) {
+            let is_awaited = self.stalled.is_some() && self.plans[slot].visit == Some(self.visit);
+            self.stats.stall_miss_bytes += if is_awaited { n_read } else { 0 };
             self.plans[slot].n_ready += 1;
             self.count_missing(slot, chunk, -1);
         }

@@ -52,7 +52,7 @@ impl Controller {
         let target = self.stage_chunks(slot);
         let least = self.least_chunks(slot, target);
         let plan = &self.plans[slot];
-        let is_vain = self.is_past_late() || !self.is_read_from(slot);
+        let is_vain = self.stall_ns() >= self.config.late_ns || !self.is_read_from(slot);
         if plan.n_ready == 0 || plan.n_ready < least && !is_vain {
             return false;
         }
@@ -107,7 +107,7 @@ impl Controller {
             let chunk = plan.chunk(*index);
             plan.marks[usize::from(*index)] |= TAKEN;
             self.frames.set(chunk, LEASED);
-            self.frames.clear(chunk, HELD | FRESH);
+            self.frames.clear(chunk, HELD);
         }
         let n = place.chunks.len() as u32;
         plan.n_taken += n;
@@ -126,7 +126,7 @@ impl Controller {
         let lane = &mut self.lanes[stage.lane as usize];
         let (visit, layer) = (lane.visit.take(), lane.layer);
         for index in &lane.chunks {
-            self.frames.clear(Chunk { layer, index: (*index).into() }, LEASED);
+            self.frames.clear(Chunk { layer, index: (*index).into() }, LEASED | FRESH);
         }
         self.costs.stage(self.now - lane.since, lane.chunks.len() as u32);
         self.stats.stages += 1;
@@ -144,18 +144,14 @@ impl Controller {
         let Some(slot) = self.stalled_plan() else {
             if let Some(since) = self.stalled.take() {
                 self.stats.stall_ns += self.now - since;
+                self.waited_ns += self.now - since;
             }
             return false;
         };
         if self.stalled.is_none() {
             self.stalled = Some(self.now);
-            let target = self.stage_chunks(slot);
-            let plan = &self.plans[slot];
-            let missed = target.min(plan.n_left()).saturating_sub(plan.n_ready);
-            let bytes = u64::from(self.layout.layers[plan.layer as usize].chunk_bytes);
-            self.stats.stall_miss_bytes += u64::from(missed) * bytes;
         }
-        if self.waited_ns() >= self.patience_ns() {
+        if self.stall_ns() >= self.patience_ns() {
             return self.lose_next(slot);
         }
         self.is_past_late() && self.drop_late(slot)
@@ -169,12 +165,13 @@ impl Controller {
         (is_idle && plan.is_chosen && plan.n_left() > 0).then_some(slot)
     }
 
-    fn waited_ns(&self) -> u64 {
+    /// How long computing waits now.
+    pub(super) fn stall_ns(&self) -> u64 {
         self.stalled.map_or(0, |since| self.now - since)
     }
 
     pub(super) fn is_past_late(&self) -> bool {
-        self.waited_ns() >= self.config.late_ns
+        self.waited_ns.saturating_add(self.stall_ns()) >= self.config.late_ns
     }
 
     /// Gives up the least important of what is missing, as far as fidelity allows.

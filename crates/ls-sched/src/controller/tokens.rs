@@ -52,7 +52,7 @@ impl Controller {
         self.costs.between(self.now - self.since);
         self.phase = Phase::Inside;
         self.since = self.now;
-        self.due = None;
+        (self.due, self.waited_ns) = (None, 0);
         self.open_plans();
         if let Some(slot) = self.plan_of(self.visit)
             && let Some((chunk, cause)) = self.plans[slot].failed

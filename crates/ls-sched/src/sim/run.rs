@@ -31,6 +31,8 @@ pub struct Setup {
     pub table: Option<Table>,
     /// Tokens that are not counted.
     pub warm_up: u32,
+    /// The order of each layer's chunks for [`Keep::Hot`](crate::Keep::Hot), the hottest first.
+    pub hot: Vec<Vec<u16>>,
     /// How much the short history counts, of 256, if not as much as usual.
     pub recent_weight: Option<u8>,
     /// For the times of reads.
@@ -41,8 +43,8 @@ impl Setup {
     /// A set-up with the usual settings.
     #[must_use]
     pub fn new(board: Board, shape: Shape, keep: f64, config: Config) -> Self {
-        let (table, warm_up, recent_weight, seed) = (None, 8, None, 1);
-        Self { board, shape, keep, config, table, warm_up, recent_weight, seed }
+        let (table, warm_up, hot, recent_weight, seed) = (None, 8, Vec::new(), None, 1);
+        Self { board, shape, keep, config, table, warm_up, hot, recent_weight, seed }
     }
 }
 
@@ -112,6 +114,9 @@ impl<'a> Simulation<'a> {
         let mut controller = Controller::new(layout, setup.config.clone())?;
         if let Some(table) = &setup.table {
             controller.set_table(table.clone());
+        }
+        for (layer, order) in (0..).zip(&setup.hot) {
+            controller.set_hot(layer, order)?;
         }
         if let Some(weight) = setup.recent_weight {
             controller.set_recent_weight(weight);

@@ -249,8 +249,8 @@ mod tests {
         near(of_level(254, 0.4), 0.88, 0.015);
         near(of_level(OWN, 0.4), 0.89, 0.015);
         near(mean(&|t| coverage(trace.truth(t, 1), &best(trace.truth(t, 1), 0.5))), 0.986, 0.005);
-        // Refining pays early.
-        assert!(of_level(127, 0.4) > 0.87);
+        // Half of the layer before says most of what all of it does.
+        near(of_level(127, 0.4), 0.875, 0.012);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What matters of each layer for each token.
 
+use std::cmp::Reverse;
+
 use crate::SchedError;
 use crate::bytes::{Reader, Writer};
 use crate::error::within;
@@ -78,6 +80,28 @@ impl Trace {
     pub fn layer_mut(&mut self, token: u32, layer: u32) -> Option<&mut [u8]> {
         let range = self.range(token, layer)?;
         self.data.get_mut(range)
+    }
+
+    /// The chunks of a layer in the order of how often they are among the best `share`, over all
+    /// tokens.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such layer.
+    pub fn hot(&self, layer: u32, share: f64) -> Result<Vec<u16>, SchedError> {
+        let n_layers = self.shape.n_chunks.len() as u32;
+        let n = *self.shape.n_chunks.get(layer as usize).ok_or(SchedError::Layer { layer, n_layers })?;
+        let n_best = (f64::from(n) * share.clamp(0.0, 1.0)) as usize;
+        let mut counts = vec![0u32; n as usize];
+        // No more than 2^16, as was checked.
+        let mut order: Vec<u16> = (0..n).map(|i| i as u16).collect();
+        for token in 0..self.shape.n_tokens {
+            let truth = self.truth(token, layer);
+            order.sort_by_key(|i| Reverse(truth[usize::from(*i)]));
+            order[..n_best].iter().for_each(|i| counts[usize::from(*i)] += 1);
+        }
+        order.sort_by_key(|i| (Reverse(counts[usize::from(*i)]), *i));
+        Ok(order)
     }
 
     fn range(&self, token: u32, layer: u32) -> Option<std::ops::Range<usize>> {
@@ -198,6 +222,9 @@ mod tests {
         assert_eq!(trace.scores(0, 0, 0), [3, 4, 5]);
         assert_eq!(trace.scores(0, 0, 200), [6, 7, 8]);
         assert_eq!(trace.scores(1, 0, OWN), [32 + 9, 32 + 10, 32 + 11]);
+        // The last one is the best for both tokens.
+        assert_eq!(trace.hot(1, 0.2).unwrap(), [4, 0, 1, 2, 3]);
+        assert!(trace.hot(2, 0.2).is_err());
         assert_eq!((trace.layer(2, 0), trace.layer(0, 2)), (None, None));
     }
 

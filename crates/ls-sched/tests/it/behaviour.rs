@@ -132,7 +132,8 @@ fn late_chunks_are_dropped_as_far_as_fidelity_allows() {
     let expected = [Command::Drop { chunk: late, share: 0.05 }, Command::Cancel { chunk: late }];
     assert_eq!(commands(&mut controller), expected);
     assert_eq!(controller.stats().late_chunks, 1);
-    assert_eq!(controller.stats().stall_miss_bytes, 2 * 16 * KIB);
+    controller.handle(Event::Arrived(Chunk { layer: 0, index: 1 }), 120).unwrap();
+    assert_eq!(controller.stats().stall_miss_bytes, 16 * KIB);
 }
 
 #[test]

@@ -4,4 +4,5 @@
 
 mod behaviour;
 mod model;
+mod sim;
 mod world;
