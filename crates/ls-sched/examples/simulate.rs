@@ -31,11 +31,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let trace = of.trace()?;
     let hot: Vec<_> = (0..shape.n_layers).map(|l| trace.hot(l, KEEP)).collect::<Result<_, _>>()?;
-    for known in Board::ALL.iter().filter(|known| board.as_deref().is_none_or(|b| b == known.name)) {
+    for known in Board::ALL.iter().filter(|known| board.as_deref().is_none_or(|b| b == known.name))
+    {
         println!("\n{}, {:.0} % of the MLPs cached, {KEEP} computed", known.name, cached * 100.0);
         println!(
             "{:34} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6} {:>6} {:>5}",
-            "", "tok/s", "stall", "demand", "wasted", "MB/tok", "rank/tk", "P50 ms", "P99 ms", "cover", "busy", "s"
+            "",
+            "tok/s",
+            "stall",
+            "demand",
+            "wasted",
+            "MB/tok",
+            "rank/tk",
+            "P50 ms",
+            "P99 ms",
+            "cover",
+            "busy",
+            "s"
         );
         for (name, keep, config) in rows(known, &shape, cached) {
             let hot = hot.clone();
@@ -53,13 +65,25 @@ fn rows(board: &Board, shape: &Shape, cached: f64) -> Vec<(String, f64, Config)>
     let config = |policy, keep| Config { keep, ..board.config(policy, budget) };
     let mut rows = Vec::new();
     let mut add = |name: &str, keep: f64, config: Config| {
-        let price = if config.price > 0.0 { format!(" price {}", config.price) } else { String::new() };
+        let price =
+            if config.price > 0.0 { format!(" price {}", config.price) } else { String::new() };
         let name = format!("{} {}{price}{name}", config.policy, config.keep.name());
         rows.push((name, keep, config));
     };
     // As others do it: what is ranked early is computed when all of it is there.
-    add(", all at once", KEEP, Config { stages: 1, least_stage: 1.0, ..config(Policy::OneShot, Keep::Lru) });
-    for policy in [Policy::Serial, Policy::OneShot, Policy::Fixed(1), Policy::Fixed(2), Policy::Fixed(4), Policy::Refine] {
+    add(
+        ", all at once",
+        KEEP,
+        Config { stages: 1, least_stage: 1.0, ..config(Policy::OneShot, Keep::Lru) },
+    );
+    for policy in [
+        Policy::Serial,
+        Policy::OneShot,
+        Policy::Fixed(1),
+        Policy::Fixed(2),
+        Policy::Fixed(4),
+        Policy::Refine,
+    ] {
         add("", KEEP, config(policy, Keep::Lru));
         add("", KEEP, config(policy, Keep::Priority));
     }
@@ -92,4 +116,3 @@ fn print_row(name: &str, outcome: &Outcome, seconds: f64) {
         outcome.disk_busy,
     );
 }
-

@@ -213,8 +213,8 @@ const CHOSEN: u8 = 4;
 
 /// What is no sensible score counts as none.
 pub(crate) fn sane(score: f32) -> f32 {
-    // Also turns what is not a number into zero.
-    score.max(0.0).min(f32::MAX)
+    // What is not a number is not more than zero.
+    if score > 0.0 { score.min(f32::MAX) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -231,7 +231,8 @@ mod tests {
             sum += if *is_chosen { f64::from(scores[i]) } else { 0.0 };
             if *is_chosen && places[i] == Place::Absent {
                 let open = f64::from(price.open);
-                let through = gap.map_or(open, |n: u32| open.min(f64::from(price.chunk) * f64::from(n)));
+                let through =
+                    gap.map_or(open, |n: u32| open.min(f64::from(price.chunk) * f64::from(n)));
                 sum -= through + f64::from(price.chunk);
                 gap = Some(0);
             } else if let Some(n) = &mut gap {
@@ -242,7 +243,12 @@ mod tests {
     }
 
     fn place() -> impl Strategy<Value = Place> {
-        prop_oneof![Just(Place::Absent), Just(Place::Absent), Just(Place::Present), Just(Place::Taken)]
+        prop_oneof![
+            Just(Place::Absent),
+            Just(Place::Absent),
+            Just(Place::Present),
+            Just(Place::Taken)
+        ]
     }
 
     proptest! {

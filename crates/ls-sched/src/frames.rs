@@ -208,9 +208,9 @@ impl Frames {
 
     fn farthest(&self, distance: impl Fn(u32) -> u64, must: bool) -> Option<u32> {
         let of = |is_over: bool| {
-            let all = (0..self.n_layers()).zip(&self.layers).filter(move |(i, layer)| {
-                layer.n_stock > 0 && (!is_over || self.is_rich(*i))
-            });
+            let all = (0..self.n_layers())
+                .zip(&self.layers)
+                .filter(move |(i, layer)| layer.n_stock > 0 && (!is_over || self.is_rich(*i)));
             all.max_by_key(|(i, _)| distance(*i)).map(|(i, _)| i)
         };
         of(true).or_else(|| of(false).filter(|_| must))

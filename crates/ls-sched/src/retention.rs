@@ -132,7 +132,12 @@ impl Retention {
 
     /// A visit of the layer is over. `used` says which chunks it used; `scores` and `bound`, if
     /// there were any, how they ranked.
-    pub fn used(&mut self, layer: u32, used: impl Fn(usize) -> bool, scores: Option<(&[f32], f32)>) {
+    pub fn used(
+        &mut self,
+        layer: u32,
+        used: impl Fn(usize) -> bool,
+        scores: Option<(&[f32], f32)>,
+    ) {
         let range = self.range(layer);
         let visit = self.visits[layer as usize].wrapping_add(1);
         self.visits[layer as usize] = visit;
@@ -334,7 +339,8 @@ mod tests {
         // A visit that is predicted counts before it is over, and once.
         let coming = [0.0, 9.0, 0.0, 0.0];
         priority.scored(1, coming.into_iter(), 1.0);
-        let value = |p: &Retention| (0..4).map(|index| p.value(Chunk { layer: 1, index })).collect();
+        let value =
+            |p: &Retention| (0..4).map(|index| p.value(Chunk { layer: 1, index })).collect();
         let before: Vec<u8> = value(&priority);
         assert!(before[1] > before[3]);
         priority.used(1, |i| i == 1, Some((&coming, 1.0)));

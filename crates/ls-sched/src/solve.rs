@@ -236,25 +236,22 @@ impl<'a> Solver<'a> {
         let mut best: Vec<Grid> = vec![Grid::new(); self.stages + 1];
         for ranked in (0..self.stages).rev() {
             let mut values = Grid::new();
-            for until in ranked + 1..=self.stages {
-                let interval = until - ranked;
-                let is_last = until == self.stages;
-                let wanted = fixed.is_none_or(|k| {
-                    let next = (ranked + k as usize).min(self.stages);
-                    next == until
-                });
-                if !wanted {
+            for (until, after) in best.iter().enumerate().skip(ranked + 1) {
+                let is_wanted =
+                    fixed.is_none_or(|k| (ranked + k as usize).min(self.stages) == until);
+                if !is_wanted {
                     continue;
                 }
+                let is_last = until == self.stages;
                 let mut value = if is_last {
                     self.grid(|_, missing| self.leave(end, ranked, missing as f32))
                 } else {
-                    self.grid(|q, b| self.rank(&best[until], ranked, until, q, b))
+                    self.grid(|q, b| self.rank(after, ranked, until, q, b))
                 };
                 for done in (ranked..until).rev() {
                     value = self.stage(&value, ranked, done);
                 }
-                let mark = if is_last { NEVER } else { interval as u8 };
+                let mark = if is_last { NEVER } else { (until - ranked) as u8 };
                 self.take_better(&mut values, value, mark, ranked, chosen);
             }
             best[ranked] = values;
@@ -452,8 +449,10 @@ mod tests {
         assert!(!Profile { stage_ns: 110_000.0, ..profile() }.has_drifted(&solved));
         assert!(Profile { stage_ns: 140_000.0, ..profile() }.has_drifted(&solved));
         assert!(Profile { read_ns: 150_000.0, ..profile() }.has_drifted(&solved));
-        assert!(!Profile { missing: 0.0, ..profile() }
-            .has_drifted(&Profile { missing: 0.2, ..profile() }));
+        assert!(
+            !Profile { missing: 0.0, ..profile() }
+                .has_drifted(&Profile { missing: 0.2, ..profile() })
+        );
     }
 
     #[test]

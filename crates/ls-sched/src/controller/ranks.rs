@@ -28,7 +28,8 @@ impl Controller {
         }
         // An answer to what an earlier token asked is of no use.
         let slot = self.plan_of_layer(layer);
-        let slot = slot.filter(|s| asked.is_none_or(|(visit, _)| self.plans[*s].visit == Some(visit)));
+        let slot =
+            slot.filter(|s| asked.is_none_or(|(visit, _)| self.plans[*s].visit == Some(visit)));
         if let Some(slot) = slot.filter(|_| self.config.mode == Mode::Sparse) {
             self.choose(slot, scores);
         }

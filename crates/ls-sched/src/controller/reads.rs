@@ -42,8 +42,7 @@ impl Controller {
             // Many short reads cost more than waiting, unless computing waits too.
             let shape = &self.layout.layers[layer as usize];
             let is_long = 2 * room >= self.config.max_chunks(shape.chunk_bytes);
-            let is_awaited = visit == self.visit && !self.is_read_from(slot);
-            let is_worth_it = room >= n || is_long || is_awaited;
+            let is_worth_it = room >= n || is_long || self.is_awaited(slot, visit);
             let part = if is_worth_it { first_bits(run.wanted, room) } else { 0 };
             if part != 0 {
                 self.fly(place, trim(Read { wanted: part, ..run }));
@@ -87,8 +86,7 @@ impl Controller {
     /// Chunks that pass through are bounded: in the end they take the place of what is kept for
     /// other visits. Unless computing stands still, and nothing comes.
     fn make_room(&mut self, slot: usize, visit: u64, index: u32, n: u32) -> u32 {
-        let is_idle = self.lanes.iter().all(|lane| lane.visit.is_none());
-        let must = visit == self.visit && is_idle && !self.is_read_from(slot);
+        let must = self.is_awaited(slot, visit);
         let open = self.plans.iter().filter(|plan| plan.visit.is_some());
         let left = self.frames.transit_left(open.map(|plan| plan.layer));
         let n = if must { n.into() } else { left.min(n.into()) };
@@ -102,6 +100,11 @@ impl Controller {
             }
         }
         self.frames.free().min(n) as u32
+    }
+
+    /// Whether computing waits for the plan, and nothing of it is being read.
+    fn is_awaited(&self, slot: usize, visit: u64) -> bool {
+        self.stalled.is_some() && visit == self.visit && !self.is_read_from(slot)
     }
 
     fn evict_stock(&mut self, must: bool) -> bool {
@@ -278,7 +281,8 @@ impl Controller {
     }
 
     pub(super) fn gone(&mut self, chunk: Chunk) {
-        if let Some(slot) = self.plan_of_layer(chunk.layer).filter(|_| self.frames.has(chunk, HELD)) {
+        if let Some(slot) = self.plan_of_layer(chunk.layer).filter(|_| self.frames.has(chunk, HELD))
+        {
             self.lost_from_plan(slot, chunk);
         }
         if self.frames.has(chunk, FRESH) {

@@ -139,7 +139,7 @@ impl Controller {
     }
 
     /// Notes whether computing waits for reads, and gives up what comes too late; whether
-    /// something was given up.
+    /// that changed anything.
     pub(super) fn note_stall(&mut self) -> bool {
         let Some(slot) = self.stalled_plan() else {
             if let Some(since) = self.stalled.take() {
@@ -149,7 +149,9 @@ impl Controller {
             return false;
         };
         if self.stalled.is_none() {
+            // What is read now may have to take what else would be kept.
             self.stalled = Some(self.now);
+            return true;
         }
         if self.stall_ns() >= self.patience_ns() {
             return self.lose_next(slot);

@@ -10,10 +10,7 @@ use super::rng::Rng;
 use super::trace::{OWN, Trace};
 use crate::command::ones;
 use crate::error::within;
-use crate::{
-    Chunk, Command, Config, Controller, Event, Layout, SchedError, StageId, Table,
-    solve,
-};
+use crate::{Chunk, Command, Config, Controller, Event, Layout, SchedError, StageId, Table, solve};
 
 /// What to simulate.
 #[derive(Clone, Debug)]
@@ -190,7 +187,9 @@ impl<'a> Simulation<'a> {
                 self.feed();
                 Ok(())
             }
-            Happening::Taken { layer, index } => self.tell(Event::Cancelled(Chunk { layer, index })),
+            Happening::Taken { layer, index } => {
+                self.tell(Event::Cancelled(Chunk { layer, index }))
+            }
             Happening::Ranked { layer, level } => {
                 let mut scores = std::mem::take(&mut self.scores);
                 scores.clear();

@@ -90,7 +90,11 @@ impl Trace {
     /// If there is no such layer.
     pub fn hot(&self, layer: u32, share: f64) -> Result<Vec<u16>, SchedError> {
         let n_layers = self.shape.n_chunks.len() as u32;
-        let n = *self.shape.n_chunks.get(layer as usize).ok_or(SchedError::Layer { layer, n_layers })?;
+        let n = *self
+            .shape
+            .n_chunks
+            .get(layer as usize)
+            .ok_or(SchedError::Layer { layer, n_layers })?;
         let n_best = (f64::from(n) * share.clamp(0.0, 1.0)) as usize;
         let mut counts = vec![0u32; n as usize];
         // No more than 2^16, as was checked.
@@ -212,7 +216,10 @@ mod tests {
             assert!((0.95..1.06).contains(&ratio), "{x}: {ratio}");
         }
         assert_eq!(Trace::encode(f32::NAN), 0);
-        assert_eq!((0..=255).map(|b| Trace::encode(Trace::decode(b))).collect::<Vec<_>>(), (0..=255).collect::<Vec<u8>>());
+        assert_eq!(
+            (0..=255).map(|b| Trace::encode(Trace::decode(b))).collect::<Vec<_>>(),
+            (0..=255).collect::<Vec<u8>>()
+        );
     }
 
     #[test]

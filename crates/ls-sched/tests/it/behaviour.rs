@@ -100,9 +100,7 @@ fn a_new_ranking_takes_back_what_is_not_wanted_and_reads_the_new() {
     let found = commands(&mut controller);
     let chunk = |index| Chunk { layer: 1, index };
     assert!(found.contains(&Command::Cancel { chunk: chunk(23) }), "{found:?}");
-    let moved = |command: &&Command| {
-        matches!(command, Command::Reprioritise { chunk: c, .. } if *c == chunk(12))
-    };
+    let moved = |command: &&Command| matches!(command, Command::Reprioritise { chunk: c, .. } if *c == chunk(12));
     assert_eq!(found.iter().filter(moved).count(), 1);
     assert_eq!(reads(&controller, &found)[0].first, 9);
     // If the same is wanted again before the answer, it is read again after it.

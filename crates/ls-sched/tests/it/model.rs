@@ -30,7 +30,16 @@ fn config() -> impl Strategy<Value = Config> {
     let mode = prop_oneof![Just(Mode::Exact), Just(Mode::Sparse)];
     let numbers = (0u32..4, 1u32..9, 1u32..4, 1u32..9, 0u32..30);
     let shares = (0f32..1.0, 0f32..2.0, prop_oneof![Just(0f32), 0f32..0.3]);
-    (mode, policy(), prop::sample::select(&Keep::ALL), numbers, shares, 0u32..120, 0f64..90_000.0, any::<bool>())
+    (
+        mode,
+        policy(),
+        prop::sample::select(&Keep::ALL),
+        numbers,
+        shares,
+        0u32..120,
+        0f64..90_000.0,
+        any::<bool>(),
+    )
         .prop_map(|(mode, policy, keep, numbers, shares, frames, fixed, correct)| {
             let mut config = Config::new(mode, policy, 0, Curve::line(fixed, 1000.0));
             config.keep = keep;

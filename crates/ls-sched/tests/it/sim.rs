@@ -49,7 +49,8 @@ fn mean_ns(outcome: &Outcome) -> f64 {
 #[test]
 fn exact_mode_is_as_fast_as_disk_or_processor() {
     let trace = trace(9);
-    for curve in [Curve::line(17_000.0, 320.0), Curve::line(600.0, 60.0), Curve::line(100.0, 10.0)] {
+    for curve in [Curve::line(17_000.0, 320.0), Curve::line(600.0, 60.0), Curve::line(100.0, 10.0)]
+    {
         let board = Board { curve, ..BALANCED };
         let base = setup(board, Policy::OneShot, 0.5);
         let mut config = Config { mode: Mode::Exact, keep: Keep::Hot, ..base.config.clone() };
