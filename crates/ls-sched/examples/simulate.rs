@@ -90,10 +90,10 @@ fn rows(board: &Board, shape: &Shape, cached: f64) -> Vec<(String, f64, Config)>
     for keep in [Keep::Lfu, Keep::Hot] {
         add("", KEEP, config(Policy::Refine, keep));
     }
-    for price in [0.25, 0.5, 1.0, 2.0] {
+    for price in [0.5, 1.0, 2.0] {
         add("", KEEP, Config { price, ..config(Policy::Refine, Keep::Priority) });
     }
-    for (keep, price) in [(0.5, 2.0), (0.5, 4.0), (0.6, 4.0), (0.6, 8.0)] {
+    for (keep, price) in [(0.5, 4.0), (0.6, 8.0), (0.6, 16.0), (0.8, 32.0)] {
         let config = Config { price, ..config(Policy::Refine, Keep::Priority) };
         add(&format!(" keep {keep}"), keep, config);
     }

@@ -48,6 +48,8 @@ const ROUNDS: usize = 14;
 #[derive(Debug, Default)]
 pub struct Chooser {
     scores: Vec<f32>,
+    /// Score of each chunk, and whether it is to be read.
+    items: Vec<(f32, bool)>,
     /// For each chunk, whether the best way to it, outside of a read (bit 0) and in one (bit 1),
     /// comes out of a read.
     ways: Vec<u8>,
@@ -68,7 +70,8 @@ impl Chooser {
     pub fn new(n_chunks: usize) -> Self {
         let mut chooser = Self::default();
         chooser.scores.reserve(n_chunks);
-        chooser.ways.reserve(n_chunks);
+        chooser.items.reserve(n_chunks);
+        chooser.ways.reserve(n_chunks + 1);
         chooser.keys.reserve(n_chunks);
         chooser
     }
@@ -97,12 +100,13 @@ impl Chooser {
             return plain;
         }
         let price = Price { open: price.open * plain, chunk: price.chunk * plain };
+        self.list(scores, &places);
         // Prices only ever lower the bound. At the low end at least `n` are chosen, if there are.
         let (mut low, mut high) = (0.0, plain);
         let few = n + n / 128;
         for _ in 0..ROUNDS {
             let bound = 0.5 * (low + high);
-            let found = self.forward(scores, &places, bound, price);
+            let found = self.forward(bound, price, |_| ());
             if found < n {
                 high = bound;
                 continue;
@@ -112,8 +116,7 @@ impl Chooser {
                 break;
             }
         }
-        self.forward(scores, &places, low, price);
-        self.backward(scores, &places, low);
+        self.mark(low, price);
         let ways = std::mem::take(&mut self.ways);
         self.keep(scores, &places, |i| ways[i] == CHOSEN, n, chosen);
         if chosen.len() < n {
@@ -137,50 +140,51 @@ impl Chooser {
         *bound
     }
 
-    /// Finds the best path, and says how many chunks it chooses.
-    fn forward(
-        &mut self,
-        scores: &[f32],
-        places: impl Fn(usize) -> Place,
-        bound: f32,
-        price: Price,
-    ) -> usize {
-        self.ways.clear();
+    /// Lists scores and places, so that going through them again and again is quick.
+    fn list(&mut self, scores: &[f32], places: impl Fn(usize) -> Place) {
+        self.items.clear();
+        self.items.extend(scores.iter().enumerate().map(|(i, score)| match places(i) {
+            // No bound is below it.
+            Place::Taken => (-1.0, false),
+            Place::Present => (sane(*score), false),
+            Place::Absent => (sane(*score), true),
+        }));
+    }
+
+    /// Finds the best path, and says how many chunks it chooses; `ways` is told the steps.
+    fn forward(&self, bound: f32, price: Price, mut ways: impl FnMut(u8)) -> usize {
         let mut front = Front { lead: -price.open, n_out: 0, n_in: 0 };
-        for (i, score) in scores.iter().enumerate() {
-            let gain = sane(*score) - bound;
-            let is_gain = gain > 0.0;
-            let (gain, out, within) = match places(i) {
-                Place::Taken => (0.0, 0, 0),
-                Place::Present => (0.0, u32::from(is_gain), u32::from(is_gain)),
-                Place::Absent => (gain.max(0.0), 0, u32::from(is_gain)),
-            };
+        for (score, is_absent) in &self.items {
+            let gain = score - bound;
+            let is_gain = u32::from(gain > 0.0);
             let leave = front.lead > 0.0;
             let stay = front.lead > -price.open;
-            self.ways.push(u8::from(leave) | u8::from(stay) << 1);
+            ways(u8::from(leave) | u8::from(stay) << 1);
+            let gain = if *is_absent { gain.max(0.0) } else { 0.0 };
             front = Front {
                 lead: front.lead.max(-price.open) - front.lead.max(0.0) - price.chunk + gain,
-                n_out: out + if leave { front.n_in } else { front.n_out },
-                n_in: within + if stay { front.n_in } else { front.n_out },
+                n_out: (is_gain & u32::from(!is_absent))
+                    + if leave { front.n_in } else { front.n_out },
+                n_in: is_gain + if stay { front.n_in } else { front.n_out },
             };
         }
-        self.ways.push(u8::from(front.lead > 0.0));
+        ways(u8::from(front.lead > 0.0));
         if front.lead > 0.0 { front.n_in as usize } else { front.n_out as usize }
     }
 
     /// Follows the best path back, and marks what it chooses.
-    fn backward(&mut self, scores: &[f32], places: impl Fn(usize) -> Place, bound: f32) {
-        let mut is_in = self.ways.pop() == Some(1);
-        for (i, score) in scores.iter().enumerate().rev() {
-            let came_from_in = self.ways[i] >> u8::from(is_in) & 1 == 1;
-            let is_reachable = match places(i) {
-                Place::Taken => false,
-                Place::Present => true,
-                Place::Absent => is_in,
-            };
-            self.ways[i] = if is_reachable && sane(*score) > bound { CHOSEN } else { 0 };
+    fn mark(&mut self, bound: f32, price: Price) {
+        let mut ways = std::mem::take(&mut self.ways);
+        ways.clear();
+        self.forward(bound, price, |way| ways.push(way));
+        let mut is_in = ways.pop() == Some(1);
+        for (way, (score, is_absent)) in ways.iter_mut().zip(&self.items).rev() {
+            let came_from_in = *way >> u8::from(is_in) & 1 == 1;
+            let is_chosen = *score > bound && (is_in || !is_absent);
+            *way = if is_chosen { CHOSEN } else { 0 };
             is_in = came_from_in;
         }
+        self.ways = ways;
     }
 
     /// Appends the best `n` of those that `may` be chosen, the best first.
@@ -264,8 +268,9 @@ mod tests {
             let mut chooser = Chooser::default();
             let bound = 0.5;
             let price = Price { open, chunk };
-            let found = chooser.forward(&scores, |i| places[i], bound, price);
-            chooser.backward(&scores, |i| places[i], bound);
+            chooser.list(&scores, |i| places[i]);
+            let found = chooser.forward(bound, price, |_| ());
+            chooser.mark(bound, price);
             let set: Vec<bool> = chooser.ways.iter().map(|w| *w == CHOSEN).collect();
             prop_assert_eq!(set.iter().filter(|c| **c).count(), found);
             let best = (0u32..1 << scores.len())

@@ -36,10 +36,11 @@ pub(crate) struct Plan {
     /// In memory, and to be taken by a stage.
     pub n_ready: u32,
     pub n_stages: u32,
-    /// Summed scores of all that is to be computed, and of what of it was given up.
+    /// Summed scores of all that is to be computed.
     pub score_sum: f32,
-    pub late_sum: f32,
-    pub lost_sum: f32,
+    /// What was given up of it, as shares.
+    pub late_share: f32,
+    pub lost_share: f32,
     /// Reads to be submitted, from `next_run` on.
     pub runs: Vec<Read>,
     pub next_run: usize,
@@ -69,8 +70,8 @@ impl Plan {
             n_ready: 0,
             n_stages: 0,
             score_sum: 0.0,
-            late_sum: 0.0,
-            lost_sum: 0.0,
+            late_share: 0.0,
+            lost_share: 0.0,
             // Neighbours are in one run.
             runs: Vec::with_capacity(n / 2 + 1),
             next_run: 0,
@@ -92,7 +93,7 @@ impl Plan {
             *list = 0;
         }
         (self.n_stages, self.first, self.next_run) = (0, 0, 0);
-        (self.score_sum, self.late_sum, self.lost_sum, self.bound) = (0.0, 0.0, 0.0, 0.0);
+        (self.score_sum, self.late_share, self.lost_share, self.bound) = (0.0, 0.0, 0.0, 0.0);
         self.order.clear();
         self.runs.clear();
         self.scores.clear();
@@ -235,8 +236,12 @@ impl Plan {
         self.marks[chunk.index as usize] |= DROPPED;
         self.n_dropped += 1;
         frames.clear(chunk, HELD);
-        let share = self.scores[chunk.index as usize] / self.score_sum.max(f32::MIN_POSITIVE);
-        Command::Drop { chunk, share }
+        Command::Drop { chunk, share: self.share(chunk.index) }
+    }
+
+    /// Share of a chunk in the summed scores.
+    pub fn share(&self, index: u32) -> f32 {
+        self.scores[index as usize] / self.score_sum.max(f32::MIN_POSITIVE)
     }
 
     /// The plan is not needed any more.

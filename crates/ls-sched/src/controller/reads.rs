@@ -294,13 +294,13 @@ impl Controller {
     /// A chunk that is needed cannot be had.
     pub(super) fn lose(&mut self, slot: usize, chunk: Chunk, cause: Cause) {
         let plan = &mut self.plans[slot];
-        let score = plan.scores[chunk.index as usize];
+        let share = plan.share(chunk.index);
         let may_drop = self.config.mode == Mode::Sparse
-            && plan.lost_sum + score <= self.config.fidelity.lost_share * plan.score_sum;
+            && plan.lost_share + share <= self.config.fidelity.lost_share;
         if may_drop {
-            plan.lost_sum += score;
+            plan.lost_share += share;
             self.stats.lost_chunks += 1;
-            self.stats.lost_share += f64::from(score / plan.score_sum.max(f32::MIN_POSITIVE));
+            self.stats.lost_share += f64::from(share);
             let command = plan.drop_chunk(chunk, &mut self.frames);
             self.commands.push_back(command);
         } else if plan.visit == Some(self.visit) && self.phase == Phase::Inside {

@@ -182,21 +182,21 @@ impl Controller {
         if self.config.mode == Mode::Exact {
             return false;
         }
-        let limit = self.config.fidelity.late_share * plan.score_sum;
+        let limit = self.config.fidelity.late_share;
         let mut is_any = false;
         for place in (plan.first..plan.order.len()).rev() {
             let index = plan.order[place];
-            let score = plan.scores[usize::from(index)];
-            if plan.late_sum + score > limit || limit <= 0.0 {
+            let share = plan.share(index.into());
+            if plan.late_share + share > limit || limit <= 0.0 {
                 break;
             }
             let chunk = plan.chunk(index);
             if !plan.is_open_to(index.into()) || self.frames.has(chunk, RESIDENT) {
                 continue;
             }
-            plan.late_sum += score;
+            plan.late_share += share;
             self.stats.late_chunks += 1;
-            self.stats.late_share += f64::from(score / plan.score_sum.max(f32::MIN_POSITIVE));
+            self.stats.late_share += f64::from(share);
             let command = plan.drop_chunk(chunk, &mut self.frames);
             self.commands.push_back(command);
             is_any = true;

@@ -135,6 +135,45 @@ fn late_chunks_are_dropped_as_far_as_fidelity_allows() {
 }
 
 #[test]
+fn a_read_that_hangs_is_given_up_and_not_waited_for_again() {
+    let (layout, mut config) = sparse(Policy::OneShot, 32, Curve::line(0.0, 1.0));
+    config.read_deadline_ns = 1000;
+    config.fidelity.lost_share = 0.1;
+    let mut controller = Controller::new(layout, config).unwrap();
+    controller.handle(Event::TokenBegun, 0).unwrap();
+    let best = scores(&[(1, 10.0), (12, 6.0), (23, 3.0), (30, 1.0)]);
+    controller.handle(Event::Scores { layer: 0, scores: &best }, 0).unwrap();
+    controller.handle(Event::LayerEntered { layer: 0 }, 10).unwrap();
+    for index in [1, 12, 23] {
+        controller.handle(Event::Arrived(Chunk { layer: 0, index }), 20).unwrap();
+    }
+    let before = commands(&mut controller);
+    assert_eq!(controller.next_deadline(), Some(1000));
+    controller.handle(Event::Time, 1000).unwrap();
+    let found = commands(&mut controller);
+    let hung = Chunk { layer: 0, index: 30 };
+    assert!(found.contains(&Command::Drop { chunk: hung, share: 0.05 }), "{found:?}");
+    assert_eq!((controller.stats().lost_chunks, controller.occupied_frames()), (1, 4));
+
+    // Its frame is lost for now; the next token chooses another chunk.
+    controller.handle(Event::TokenAbandoned, 1001).unwrap();
+    for command in before.into_iter().chain(found) {
+        if let Command::RunStage { stage } = command {
+            controller.handle(Event::StageDone { stage }, 1001).unwrap();
+        }
+    }
+    controller.handle(Event::RankFailed { layer: 1 }, 1001).unwrap();
+    controller.handle(Event::TokenBegun, 1002).unwrap();
+    commands(&mut controller);
+    controller.handle(Event::Scores { layer: 0, scores: &best }, 1003).unwrap();
+    let found = commands(&mut controller);
+    let found = reads(&controller, &found);
+    assert_eq!(found.iter().map(|read| read.first).collect::<Vec<_>>(), [0]);
+    controller.handle(Event::Arrived(hung), 1004).unwrap();
+    assert!(controller.is_resident(hung));
+}
+
+#[test]
 fn exact_mode_keeps_the_first_chunks_of_each_layer() {
     let layout = Layout::even(4, 64, 16 << 10, 1.0);
     let budget = 32 * 4 * 16 * KIB;

@@ -72,7 +72,8 @@ pub struct World {
     dropped: BTreeSet<u32>,
     /// Of layers to come.
     dropped_ahead: BTreeSet<Chunk>,
-    dropped_share: f64,
+    /// Of each layer, in this token.
+    dropped_share: Vec<f32>,
     layer: Option<u32>,
     /// To be entered.
     next: Option<u32>,
@@ -103,7 +104,7 @@ impl World {
             executed: BTreeSet::new(),
             dropped: BTreeSet::new(),
             dropped_ahead: BTreeSet::new(),
-            dropped_share: 0.0,
+            dropped_share: Vec::new(),
             layer: None,
             next: None,
             refused: false,
@@ -122,6 +123,7 @@ impl World {
         self.token += 1;
         (self.end, self.layer, self.next) = (None, None, Some(0));
         self.dropped_ahead.clear();
+        self.dropped_share = vec![0.0; self.layout.layers.len()];
         self.tell(Event::TokenBegun);
         for _ in 0..100_000 {
             if let Some(end) = self.end {
@@ -227,7 +229,6 @@ impl World {
         self.layer = Some(layer);
         self.executed.clear();
         self.dropped.clear();
-        self.dropped_share = 0.0;
         let (here, later): (BTreeSet<_>, _) =
             self.dropped_ahead.iter().partition(|chunk| chunk.layer == layer);
         self.dropped_ahead = later;
@@ -338,10 +339,16 @@ impl World {
     fn drop_chunk(&mut self, chunk: Chunk, share: f32) {
         assert_eq!(self.config.mode, Mode::Sparse);
         self.n_late += 1;
+        let dropped = &mut self.dropped_share[chunk.layer as usize];
+        *dropped += share;
+        let fidelity = self.config.fidelity;
+        assert!(
+            *dropped <= fidelity.late_share + fidelity.lost_share + 1e-5,
+            "too much is dropped"
+        );
         if self.layer == Some(chunk.layer) {
             assert!(!self.executed.contains(&chunk.index));
             assert!(self.dropped.insert(chunk.index));
-            self.dropped_share += f64::from(share);
         } else {
             assert!(self.dropped_ahead.insert(chunk));
         }
