@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 /// |---|---|---|
 /// | "LSIT", version 1 | u8, u32 | 4, 1 |
 /// | stages, layers | u32 | 2 |
-/// | times and sizes of the profile, in the order of its fields | f32 | 8 |
+/// | times and sizes of the profile, in the order of its fields | f32 | 9 |
 /// | staleness | f32 | stages + 1 |
 /// | expected nanoseconds of a layer: by this table, ranked once, at each fixed interval from 1 | f32 | stages + 1 |
 /// | intervals by done, ready, missing; 255 for never again | u8 | stages × (stages × 4 + 1)² |

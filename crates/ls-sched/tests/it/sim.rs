@@ -95,11 +95,11 @@ fn reads_that_overlap_with_computing_are_faster_than_serial_ones() {
 fn the_adaptive_interval_is_hardly_ever_worse_than_the_best_fixed_one() {
     let trace = trace(16);
     let slow = Board { curve: Curve::line(10_000.0, 220.0), rank_stall_ns: 20_000.0, ..BALANCED };
-    for board in [BALANCED, slow] {
+    for (board, cached) in [(BALANCED, 0.5), (BALANCED, 0.25), (slow, 0.5), (slow, 0.25)] {
         let best = (1..=8)
-            .map(|k| mean_ns(&play(&trace, &setup(board, Policy::Fixed(k), 0.5))))
+            .map(|k| mean_ns(&play(&trace, &setup(board, Policy::Fixed(k), cached))))
             .fold(f64::MAX, f64::min);
-        let adaptive = play(&trace, &setup(board, Policy::Refine, 0.5));
+        let adaptive = play(&trace, &setup(board, Policy::Refine, cached));
         let ratio = mean_ns(&adaptive) / best;
         assert!(ratio < 1.02, "{ratio}");
         assert!(adaptive.stats.solves < 8, "{:?}", adaptive.stats);
