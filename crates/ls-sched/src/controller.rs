@@ -48,6 +48,8 @@ struct Lane {
     layer: u32,
     n_done: u32,
     since: u64,
+    /// Whether something was ranked while it ran.
+    was_ranking: bool,
     chunks: Vec<u16>,
 }
 
@@ -107,7 +109,15 @@ impl Controller {
         let flight = Flight { read: empty, left: 0, since: 0, is_counted: true };
         let lane = |_| {
             let chunks = Vec::with_capacity(longest);
-            Lane { serial: 0, visit: None, layer: 0, n_done: 0, since: 0, chunks }
+            Lane {
+                serial: 0,
+                visit: None,
+                layer: 0,
+                n_done: 0,
+                since: 0,
+                was_ranking: false,
+                chunks,
+            }
         };
         let n_plans = if config.policy == Policy::Serial { 0 } else { config.ahead } + 1;
         let controller = Self {
@@ -277,8 +287,8 @@ impl Controller {
         self.solve_asked = false;
     }
 
-    /// What things cost, as far as it was seen. What cannot be seen from here is taken from the
-    /// table's profile, or is zero.
+    /// What things cost, as far as it was seen. What cannot be seen from here, how stale rankings
+    /// are, is as in the table's profile.
     #[must_use]
     pub fn profile(&self) -> Profile {
         self.costs.profile(self.table.as_ref().map(Table::profile))

@@ -6,6 +6,9 @@ use crate::{Config, Layout};
 /// How much one observation counts in an average.
 const WEIGHT: f64 = 1.0 / 16.0;
 
+/// Observations from which on an average is believed.
+const SEEN: u32 = 8;
+
 /// An average that forgets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
@@ -41,11 +44,17 @@ pub(crate) struct Costs {
     /// Nanoseconds of computing a chunk, of a ranking, of what lies between layers.
     chunk: Average,
     rank: Average,
+    /// Nanoseconds by which stages take longer while something is ranked.
+    stall: Average,
     between: Average,
     /// Nanoseconds for each byte while the device is busy, a sample a layer.
     byte: Average,
     /// Stages' worth of chunks that were missing when a layer was first chosen.
     missed: Average,
+    /// Nanoseconds of reading a byte, as the curve has it.
+    curve_byte_ns: f64,
+    /// From so many reads on the device is busy: with fewer, what one takes is more than it costs.
+    busy_reads: usize,
     busy_since: Option<u64>,
     busy_ns: u64,
     bytes: u64,
@@ -62,17 +71,26 @@ impl Costs {
             chunk_bytes: layers.map(|l| f64::from(l.chunk_bytes)).sum::<f64>() / n,
             chunk: Average::default(),
             rank: Average::default(),
+            stall: Average::default(),
             between: Average::default(),
             byte: Average::default(),
             missed: Average::default(),
+            curve_byte_ns: byte_ns(layout, config),
+            busy_reads: (config.max_reads as usize / 2).max(1),
             busy_since: None,
             busy_ns: 0,
             bytes: 0,
         }
     }
 
-    pub fn stage(&mut self, ns: u64, chunks: u32) {
-        self.chunk.add(ns as f64 / f64::from(chunks.max(1)));
+    /// A stage took so long; whether something was ranked meanwhile.
+    pub fn stage(&mut self, ns: u64, chunks: u32, was_ranking: bool) {
+        let chunks = f64::from(chunks.max(1));
+        if !was_ranking {
+            self.chunk.add(ns as f64 / chunks);
+        } else if self.chunk.n >= SEEN {
+            self.stall.add(ns as f64 - chunks * self.chunk.mean);
+        }
     }
 
     pub fn rank(&mut self, ns: u64) {
@@ -88,26 +106,24 @@ impl Costs {
         self.missed.add(f64::from(chunks) * stages / f64::from(of.max(1)));
     }
 
-    pub fn submitted(&mut self, now: u64) {
-        self.busy_since.get_or_insert(now);
-    }
-
-    pub fn arrived(&mut self, bytes: u64, now: u64, is_quiet: bool) {
-        self.bytes += bytes;
-        self.landed(now, is_quiet);
-    }
-
-    pub fn landed(&mut self, now: u64, is_quiet: bool) {
-        if is_quiet && let Some(since) = self.busy_since.take() {
+    /// So many reads are under way now.
+    pub fn reading(&mut self, n_reads: usize, now: u64) {
+        if n_reads >= self.busy_reads {
+            self.busy_since.get_or_insert(now);
+        } else if let Some(since) = self.busy_since.take() {
             self.busy_ns += now - since;
         }
+    }
+
+    pub fn arrived(&mut self, bytes: u64) {
+        self.bytes += if self.busy_since.is_some() { bytes } else { 0 };
     }
 
     pub fn layer_done(&mut self, now: u64) {
         if let Some(since) = &mut self.busy_since {
             self.busy_ns += now - std::mem::replace(since, now);
         }
-        // Less says little: the time of a single read is more than what it costs the device.
+        // Less says little.
         if self.bytes as f64 > 8.0 * self.chunk_bytes {
             self.byte.add(self.busy_ns as f64 / self.bytes as f64);
         }
@@ -116,7 +132,7 @@ impl Costs {
 
     /// Whether each cost was seen often enough.
     pub fn is_known(&self) -> bool {
-        [self.chunk, self.rank, self.between, self.byte, self.missed].iter().all(|a| a.n >= 8)
+        [self.chunk, self.rank, self.between, self.missed].iter().all(|a| a.n >= SEEN)
     }
 
     /// What was seen; the rest as in `base`.
@@ -126,21 +142,32 @@ impl Costs {
             None => Profile::new(self.stages, self.n_layers),
         };
         let stage_chunks = self.keep_chunks / f64::from(self.stages);
+        profile.read_ns = (stage_chunks * self.chunk_bytes * self.curve_byte_ns) as f32;
         let put = |to: &mut f32, average: &Average, factor: f64| {
-            if average.n >= 8 {
-                *to = (average.mean * factor) as f32;
+            if average.n >= SEEN {
+                *to = (average.mean * factor).max(0.0) as f32;
             }
         };
         put(&mut profile.stage_ns, &self.chunk, stage_chunks);
         put(&mut profile.rank_ns, &self.rank, 1.0);
+        put(&mut profile.rank_stall_ns, &self.stall, 1.0);
         put(&mut profile.between_ns, &self.between, 1.0);
         put(&mut profile.read_ns, &self.byte, stage_chunks * self.chunk_bytes);
         put(&mut profile.missing, &self.missed, 1.0);
-        if self.byte.n >= 8 {
+        if self.byte.n >= SEEN {
             profile.read_spread = self.byte.variation().min(2.0) as f32;
         }
         profile
     }
+}
+
+/// Chunks of a usual read.
+const RUN: u32 = 4;
+
+fn byte_ns(layout: &Layout, config: &Config) -> f64 {
+    let layer = layout.layers.iter().max_by_key(|layer| layer.chunk_bytes);
+    let bytes = u64::from(RUN) * layer.map_or(1, |layer| u64::from(layer.chunk_bytes));
+    config.curve.read_ns(bytes) / bytes as f64
 }
 
 #[cfg(test)]
@@ -167,18 +194,24 @@ mod tests {
         for i in 0..20 {
             let now = i * 10_000;
             costs.between(700);
-            costs.stage(500, 5);
+            costs.stage(500, 5, false);
+            costs.stage(540, 5, true);
             costs.rank(300);
             costs.missed(10, 40);
-            costs.submitted(now);
-            costs.arrived(20_000, now + 4000, false);
-            costs.arrived(20_000, now + 8000, true);
+            costs.reading(16, now);
+            costs.arrived(20_000);
+            costs.reading(16, now + 4000);
+            costs.arrived(20_000);
+            costs.reading(3, now + 8000);
+            // With a few reads under way, their time is not what they cost.
+            costs.arrived(90_000);
             costs.layer_done(now + 9000);
         }
         assert!(costs.is_known());
         let profile = costs.profile(None);
         let seen = [profile.stage_ns, profile.rank_ns, profile.between_ns, profile.missing];
         assert_eq!(seen, [500.0, 300.0, 700.0, 2.0]);
+        assert_eq!(profile.rank_stall_ns, 40.0);
         // 0.2 ns a byte, and five chunks of 1000 bytes a stage.
         assert!((profile.read_ns - 1000.0).abs() < 1.0 && profile.read_spread < 0.01);
     }

@@ -131,6 +131,7 @@ impl Profile {
         off(self.stage_ns, solved.stage_ns, floor)
             || off(self.read_ns, solved.read_ns, floor)
             || off(self.rank_ns, solved.rank_ns, floor)
+            || off(self.rank_stall_ns, solved.rank_stall_ns, floor)
             || off(self.between_ns, solved.between_ns, floor)
             || off(self.missing, solved.missing, 0.25)
     }

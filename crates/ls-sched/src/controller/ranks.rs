@@ -16,6 +16,7 @@ impl Controller {
         }
         ranking.asked = Some((visit, self.now));
         self.stats.ranks += 1;
+        self.lanes.iter_mut().for_each(|lane| lane.was_ranking = true);
         self.commands.push_back(Command::Rank { layer, basis });
     }
 
@@ -126,17 +127,23 @@ impl Controller {
             let plan = &self.plans[slot];
             n as f32 * self.config.stages as f32 / plan.n_total.max(1) as f32
         };
+        // What is being computed is not done, so it counts as ready.
         let here = self.plan_of(self.visit);
-        let ready = here.map_or(0.0, |slot| units(self.plans[slot].n_ready, slot));
+        let ready = here.map_or(0.0, |s| units(self.plans[s].n_ready + self.n_running(), s));
         table.interval(progress, ready, units(self.plans[next].n_missing(), next))
+    }
+
+    /// Chunks of the layer that are being computed.
+    fn n_running(&self) -> u32 {
+        let running = self.lanes.iter().filter(|lane| lane.visit == Some(self.visit));
+        running.map(|lane| lane.chunks.len() as u32).sum()
     }
 
     /// Stages of the layer that are computed, as if all were of one size.
     pub(super) fn progress(&self) -> u32 {
         let Some(slot) = self.plan_of(self.visit) else { return 0 };
         let plan = &self.plans[slot];
-        let running = self.lanes.iter().filter(|lane| lane.visit == Some(self.visit));
-        let running: u32 = running.map(|lane| lane.chunks.len() as u32).sum();
+        let running = self.n_running();
         let done = u64::from(plan.n_taken - running) * u64::from(self.config.stages);
         (done / u64::from(plan.n_total.max(1))) as u32
     }

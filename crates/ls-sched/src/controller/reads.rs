@@ -77,7 +77,7 @@ impl Controller {
         flight.since = self.now;
         flight.is_counted = false;
         self.stats.reads += 1;
-        self.costs.submitted(self.now);
+        self.costs.reading(self.n_flights(), self.now);
         self.commands.push_back(Command::Submit { read: ReadId(place as u32) });
     }
 
@@ -221,9 +221,8 @@ impl Controller {
         Some(i)
     }
 
-    /// Whether no read is under way; for the device's rate.
-    fn is_quiet(&self) -> bool {
-        self.flights.iter().all(|flight| flight.left == 0)
+    fn n_flights(&self) -> usize {
+        self.flights.iter().filter(|flight| flight.left != 0).count()
     }
 
     pub(super) fn arrived(&mut self, chunk: Chunk) {
@@ -238,7 +237,8 @@ impl Controller {
             bytes += gap;
         }
         self.stats.read_bytes += bytes;
-        self.costs.arrived(bytes, self.now, self.is_quiet());
+        self.costs.arrived(bytes);
+        self.costs.reading(self.n_flights(), self.now);
         self.frames.clear(chunk, READING | CANCELLING | ORPHAN);
         self.frames.set(chunk, RESIDENT);
         let Some(slot) = self.plan_of_layer(chunk.layer) else {
@@ -262,7 +262,7 @@ impl Controller {
     /// The chunk was not read, and has no frame any more.
     pub(super) fn let_go(&mut self, chunk: Chunk) {
         self.land(chunk);
-        self.costs.landed(self.now, self.is_quiet());
+        self.costs.reading(self.n_flights(), self.now);
         self.frames.clear(chunk, READING | CANCELLING | ORPHAN);
         if let Some(slot) = self.plan_of_layer(chunk.layer) {
             self.plans[slot].is_stale |= self.frames.has(chunk, HELD);

@@ -117,6 +117,7 @@ impl Controller {
         place.layer = plan.layer;
         place.n_done = plan.n_stages;
         place.since = self.now;
+        place.was_ranking = self.rankings.iter().any(|ranking| ranking.asked.is_some());
         self.stats.wanted_bytes += u64::from(n) * bytes;
         let stage = StageId { lane: lane as u32, serial: place.serial };
         self.commands.push_back(Command::RunStage { stage });
@@ -128,7 +129,7 @@ impl Controller {
         for index in &lane.chunks {
             self.frames.clear(Chunk { layer, index: (*index).into() }, LEASED | FRESH);
         }
-        self.costs.stage(self.now - lane.since, lane.chunks.len() as u32);
+        self.costs.stage(self.now - lane.since, lane.chunks.len() as u32, lane.was_ranking);
         self.stats.stages += 1;
         self.is_blocked = false;
         let slot = visit.and_then(|visit| self.plan_of(visit));

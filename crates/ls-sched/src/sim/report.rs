@@ -1,6 +1,6 @@
 //! How fast simulated tokens were.
 
-use crate::Stats;
+use crate::{Profile, Stats};
 
 /// What came of a simulation. Tokens to warm up are not counted.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub struct Outcome {
     pub disk_busy: f64,
     /// Bytes that the disk read.
     pub disk_bytes: u64,
+    /// What things cost in the end, as far as the controller saw it.
+    pub profile: Profile,
 }
 
 impl Outcome {

@@ -310,6 +310,7 @@ impl<'a> Simulation<'a> {
         let time = self.token_ns.iter().sum::<u64>().max(1) as f64;
         Outcome {
             stats: *self.controller.stats(),
+            profile: self.controller.profile(),
             coverage: self.covered / self.total.max(f64::MIN_POSITIVE),
             computed: self.computed as f64 / (chunks * tokens),
             disk_busy: (self.device.busy_ns - self.warm_busy_ns) / time,

@@ -101,7 +101,7 @@ fn the_adaptive_interval_is_hardly_ever_worse_than_the_best_fixed_one() {
             .fold(f64::MAX, f64::min);
         let adaptive = play(&trace, &setup(board, Policy::Refine, cached));
         let ratio = mean_ns(&adaptive) / best;
-        assert!(ratio < 1.02, "{ratio}");
+        assert!(ratio < 1.02, "{ratio} {board:?} {cached}");
         assert!(adaptive.stats.solves < 8, "{:?}", adaptive.stats);
     }
 }
@@ -158,7 +158,7 @@ fn the_same_seed_plays_the_same() {
     let setup = setup(BALANCED, Policy::Refine, 0.5);
     assert_eq!(play(&trace, &setup), play(&trace, &setup));
     let other = Setup { seed: 2, ..setup.clone() };
-    assert_ne!(play(&trace, &setup).token_ns, play(&trace, &other).token_ns);
+    assert_ne!(play(&trace, &setup).disk_busy, play(&trace, &other).disk_busy);
     let wrong = Setup { shape: Shape { n_layers: 5, ..SHAPE }, ..setup };
     assert!(simulate(&trace, &wrong).is_err());
 }
