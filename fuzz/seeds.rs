@@ -1,5 +1,6 @@
-//! Writes the seeds of model files, the smallest valid ones of every architecture, of predictors
-//! and of traces. Those of tokenizers and templates are text, written by hand.
+//! Writes the seeds of model files, the smallest valid ones of every architecture, of predictors,
+//! of traces, and of what the scheduler reads. Those of tokenizers and templates are text, written by
+//! hand.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -11,6 +12,7 @@ use ls_hash::{Form, Norm, Predictor, Shape, WeightType};
 use ls_model::gguf::write::Writer;
 use ls_model::pack::{ColumnType, Columns, PackOptions, write};
 use ls_model::{ModelFile, TensorType};
+use ls_sched::sim::Synthetic;
 
 /// Sizes of a model; small, so that seeds stay small.
 const WIDTH: usize = 4;
@@ -19,7 +21,7 @@ const VOCAB: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-    for name in ["gguf", "hash_predictor", "pack", "safetensors_header", "trace"] {
+    for name in ["gguf", "hash_predictor", "pack", "safetensors_header", "sched", "trace"] {
         fs::create_dir_all(root.join(name))?;
     }
     for arch in ["llama", "qwen2", "qwen3", "gemma3"] {
@@ -39,6 +41,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     packed(&root.join("gguf/llama.gguf"), &path, &[order])?;
     quantised()?.write(&root.join("gguf/quantised.gguf"))?;
     predictors(&root.join("hash_predictor"))?;
+    let table = ls_sched::solve(&ls_sched::Profile::new(2, 3))?;
+    fs::write(root.join("sched/table"), table.to_bytes())?;
+    let (n_tokens, n_layers, n_chunks, stages) = (2, 2, 9, 2);
+    let of = Synthetic { n_tokens, n_layers, n_chunks, stages, ..Synthetic::default() };
+    fs::write(root.join("sched/trace"), of.trace()?.to_bytes())?;
     let safetensors = root.join("safetensors_header");
     fs::write(safetensors.join("empty"), with_header("{}", 0))?;
     let one = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}"#;

@@ -1,0 +1,196 @@
+//! When layers are ranked, and what follows from it.
+
+use super::{Controller, Phase};
+use crate::command::Basis;
+use crate::plan::has_moved;
+use crate::{Chunk, Command, Mode, Policy};
+
+impl Controller {
+    /// Asks for a ranking of the layer of `visit`: now, or when the last one is answered.
+    pub(super) fn ask_rank(&mut self, visit: u64, basis: Basis) {
+        let layer = self.layer_of(visit);
+        let ranking = &mut self.rankings[layer as usize];
+        if ranking.asked.is_some() {
+            ranking.again = Some((visit, basis));
+            return;
+        }
+        ranking.asked = Some((visit, self.now));
+        self.stats.ranks += 1;
+        self.lanes.iter_mut().for_each(|lane| lane.was_ranking = true);
+        self.commands.push_back(Command::Rank { layer, basis });
+    }
+
+    pub(super) fn take_scores(&mut self, layer: u32, scores: Option<&[f32]>) {
+        let ranking = &mut self.rankings[layer as usize];
+        let asked = ranking.asked.take();
+        let again = ranking.again.take();
+        if let Some((_, since)) = asked.filter(|_| scores.is_some()) {
+            self.costs.rank(self.now - since);
+        }
+        // An answer to what an earlier token asked is of no use.
+        let slot = self.plan_of_layer(layer);
+        let slot =
+            slot.filter(|s| asked.is_none_or(|(visit, _)| self.plans[*s].visit == Some(visit)));
+        if let Some(slot) = slot.filter(|_| self.config.mode == Mode::Sparse) {
+            self.choose(slot, scores);
+        }
+        if let Some((visit, basis)) = again.filter(|(visit, _)| self.plan_of(*visit).is_some()) {
+            self.ask_rank(visit, basis);
+        }
+    }
+
+    fn choose(&mut self, slot: usize, scores: Option<&[f32]>) {
+        let layer = self.plans[slot].layer;
+        let shape = self.layout.layers[layer as usize];
+        let was_chosen = self.plans[slot].is_chosen;
+        if was_chosen && scores.is_none() {
+            return;
+        }
+        let before = self.plans[slot].n_left();
+        let held = self.count_held(slot);
+        let guess;
+        let scores = match scores {
+            Some(scores) => scores,
+            // What was worth keeping is what will probably be used. This allocates; it is rare.
+            None => {
+                let value = |index| self.frames.retention.value(Chunk { layer, index });
+                guess = (0..shape.n_chunks).map(|i| f32::from(value(i))).collect::<Vec<_>>();
+                &guess[..]
+            }
+        };
+        let price = self.prices[layer as usize];
+        let plan = &mut self.plans[slot];
+        mark_chosen(&mut plan.marks, &plan.order);
+        plan.choose(shape.n_keep, price, scores, &mut self.chooser, &mut self.frames);
+        let kept = unmark_chosen(&mut plan.marks, &plan.order);
+        if was_chosen {
+            self.stats.refinements += 1;
+            self.stats.replaced += u64::from(before.saturating_sub(kept));
+            self.revise_flights(slot, held);
+        } else {
+            let missing = plan.n_missing();
+            self.stats.demand_miss_bytes += u64::from(missing) * u64::from(shape.chunk_bytes);
+            self.costs.missed(missing, shape.n_keep);
+        }
+        self.set_due(slot);
+    }
+
+    /// Reads of the plan that are under way.
+    fn count_held(&self, slot: usize) -> usize {
+        let layer = self.plans[slot].layer;
+        self.flights.iter().filter(|f| f.left != 0 && f.read.layer == layer).count()
+    }
+
+    /// Takes back reads that nobody wants any more, and moves the others.
+    fn revise_flights(&mut self, slot: usize, mut n: usize) {
+        let layer = self.plans[slot].layer;
+        for i in 0..self.flights.len() {
+            let flight = self.flights[i];
+            if n == 0 || flight.left == 0 || flight.read.layer != layer {
+                continue;
+            }
+            n -= 1;
+            let rest = crate::Read { wanted: flight.left, ..flight.read };
+            if !rest.chunks().any(|chunk| self.frames.has(chunk, crate::frames::HELD)) {
+                self.cancel_flight(i);
+                continue;
+            }
+            let shape = &self.layout.layers[layer as usize];
+            let priority = self.plans[slot].priority(&rest, shape, &self.config);
+            if has_moved(priority, flight.read.priority) {
+                self.flights[i].read.priority = priority;
+                let moved = rest.chunks().map(|chunk| Command::Reprioritise { chunk, priority });
+                self.commands.extend(moved);
+            }
+        }
+    }
+
+    /// Decides when the next layer is to be ranked again.
+    fn set_due(&mut self, slot: usize) {
+        let is_next = self.plans[slot].visit == Some(self.visit + 1);
+        if self.phase != Phase::Inside || !is_next {
+            return;
+        }
+        let progress = self.progress();
+        let interval = match self.config.policy {
+            Policy::Serial | Policy::OneShot => None,
+            Policy::Fixed(stages) => Some(stages),
+            Policy::Refine => Some(self.adapt(slot, progress)),
+        };
+        self.due = interval.map(|interval| progress.saturating_add(interval));
+    }
+
+    /// The interval that the table has for what is the case now.
+    fn adapt(&self, next: usize, progress: u32) -> u32 {
+        let Some(table) = &self.table else { return (self.config.stages / 4).max(1) };
+        let units = |n: u32, slot: usize| {
+            let plan = &self.plans[slot];
+            n as f32 * self.config.stages as f32 / plan.n_total.max(1) as f32
+        };
+        // What is being computed is not done, so it counts as ready.
+        let here = self.plan_of(self.visit);
+        let ready = here.map_or(0.0, |s| units(self.plans[s].n_ready + self.n_running(), s));
+        table.interval(progress, ready, units(self.plans[next].n_missing(), next))
+    }
+
+    /// Chunks of the layer that are being computed.
+    fn n_running(&self) -> u32 {
+        let running = self.lanes.iter().filter(|lane| lane.visit == Some(self.visit));
+        running.map(|lane| lane.chunks.len() as u32).sum()
+    }
+
+    /// Stages of the layer that are computed, as if all were of one size.
+    pub(super) fn progress(&self) -> u32 {
+        let Some(slot) = self.plan_of(self.visit) else { return 0 };
+        let plan = &self.plans[slot];
+        let running = self.n_running();
+        let done = u64::from(plan.n_taken - running) * u64::from(self.config.stages);
+        (done / u64::from(plan.n_total.max(1))) as u32
+    }
+
+    /// After a stage: ranks the next layer, if it is time.
+    pub(super) fn refine(&mut self) {
+        let Some(due) = self.due else { return };
+        let progress = self.progress();
+        let next = self.visit + 1;
+        if progress < due || progress >= self.config.stages || self.plan_of(next).is_none() {
+            return;
+        }
+        let stages = self.plan_of(self.visit).map_or(0, |slot| self.plans[slot].n_stages);
+        self.due = None;
+        self.ask_rank(next, Basis { layer: self.layer_of(self.visit), stages });
+    }
+
+    /// Asks for a new table when costs have changed.
+    pub(super) fn ask_solve(&mut self) {
+        if self.config.policy != Policy::Refine || self.config.mode == Mode::Exact {
+            return;
+        }
+        let has_drifted = match &self.table {
+            None => self.costs.is_known(),
+            Some(table) => self.profile().has_drifted(table.profile()),
+        };
+        if has_drifted && !self.solve_asked {
+            self.solve_asked = true;
+            self.stats.solves += 1;
+            self.commands.push_back(Command::Solve);
+        }
+    }
+}
+
+/// Bit of a mark that is used while choosing only.
+const WAS: u8 = 128;
+
+fn mark_chosen(marks: &mut [u8], order: &[u16]) {
+    for i in order {
+        let mark = &mut marks[usize::from(*i)];
+        *mark |= if *mark & (crate::plan::TAKEN | crate::plan::DROPPED) == 0 { WAS } else { 0 };
+    }
+}
+
+/// How many of `order` were marked; clears all marks.
+fn unmark_chosen(marks: &mut [u8], order: &[u16]) -> u32 {
+    let kept = order.iter().filter(|i| marks[usize::from(**i)] & WAS != 0).count();
+    marks.iter_mut().for_each(|mark| *mark &= !WAS);
+    kept as u32
+}
