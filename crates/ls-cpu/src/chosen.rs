@@ -197,8 +197,8 @@ mod tests {
         fn compacted(&self, mask: Mask<'_>) -> Self {
             let ChunkShape { gate: g, up: u, down: w, up_at, down_at, .. } = self.shape;
             let ChunkShape { gate_bytes, up_bytes, column_bytes, .. } = self.shape;
-            let of = |chunk: Chunk<'_>| (0..chunk.n_neurons).map(move |j| (chunk, j));
-            let all: Vec<_> = self.chunks().flat_map(of).collect();
+            let all = self.chunks().flat_map(|chunk| (0..chunk.n_neurons).map(move |j| (chunk, j)));
+            let all: Vec<_> = all.collect();
             let chosen: Vec<_> = mask.ones(0..all.len()).map(|j| all[j]).collect();
             let part = |at: usize, bytes: usize| -> Vec<u8> {
                 let of = |(chunk, j): &(Chunk<'_>, usize)| {
