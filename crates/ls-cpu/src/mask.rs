@@ -147,12 +147,14 @@ impl Masks {
 ///
 /// If a bit is beyond the last word.
 pub fn set_range(words: &mut [u64], range: Range<usize>) {
-    for i in range.start / WORD..range.end.div_ceil(WORD) {
-        words[i] |= within(i, &range);
+    let first = range.start / WORD;
+    let touched = &mut words[first..range.end.div_ceil(WORD).max(first)];
+    for (i, word) in touched.iter_mut().enumerate() {
+        *word |= within(first + i, &range);
     }
 }
 
-/// The bits of word `i` that lie in `range`, which is not empty there.
+/// The bits of word `i` that lie in `range`.
 fn within(i: usize, range: &Range<usize>) -> u64 {
     let low = range.start.saturating_sub(i * WORD).min(WORD);
     let high = range.end.saturating_sub(i * WORD).min(WORD);

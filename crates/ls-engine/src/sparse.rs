@@ -21,12 +21,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Under a budget the same chunks are read as in exact mode; only what is computed of them is less.
+//! Under a budget the same chunks are read as in exact mode; only what is computed of them is less. What
+//! a choice takes of memory is not part of the plan: bits for a batch, and whatever the chooser holds.
 
 mod choosers;
 mod counts;
 mod importance;
 mod keep;
+mod random;
 mod run;
 
 use std::fmt::Debug;
@@ -34,10 +36,11 @@ use std::sync::Arc;
 
 use ls_cpu::{Cpu, Masks};
 
-pub use choosers::{Hot, LastSet, Oracle, Random};
+pub use choosers::{Hot, LastSet, Oracle};
 pub use counts::SparseCounts;
 pub(crate) use importance::column_norms;
 pub use keep::{Grain, Keep};
+pub use random::Random;
 pub(crate) use run::{Phase, Sparse};
 
 /// Chooses the neurons that each MLP computes for each token.

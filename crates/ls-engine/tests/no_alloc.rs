@@ -3,8 +3,15 @@
 #![allow(clippy::unwrap_used)]
 
 use std::alloc::System;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
 
-use ls_engine::{Engine, LoadOptions};
+use ls_cpu::{Cpu, Isa};
+use ls_engine::sparse::Choose;
+use ls_engine::{Choice, Engine, Grain, Hot, Keep, LastSet, LoadOptions, Oracle, Random, pack};
+use ls_model::ModelFile;
+use ls_model::pack::PackOptions;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -28,5 +35,39 @@ fn decode_does_not_allocate() {
         }
         let change = region.change();
         assert_eq!((change.allocations, change.reallocations), (0, 0), "{model}: {change:?}");
+    }
+    sparse_decode_does_not_allocate(&fixtures.join("tiny-book.gguf"));
+}
+
+fn sparse_decode_does_not_allocate(model: &Path) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.lspack");
+    let (cpu, model) = (Cpu::new(1, Isa::detect()).unwrap(), ModelFile::open(model).unwrap());
+    let packing = PackOptions { chunk_kib: 4, ..PackOptions::default() };
+    pack(&cpu, &model, &path, &packing, &mut |_| ControlFlow::Continue(())).unwrap();
+    let options = LoadOptions { threads: 2, context: 128, ..LoadOptions::default() };
+    let engine = Engine::load(&path, &options).unwrap();
+    let (keep, grain) = (|| Keep::uniform(0.5), Grain::Neuron);
+    let choosers: [Option<Arc<dyn Choose>>; 5] = [
+        None,
+        Some(Arc::new(Random::new(keep(), grain, 1))),
+        Some(Arc::new(Hot::first(keep(), grain))),
+        Some(Arc::new(Oracle::new(keep(), grain))),
+        Some(Arc::new(LastSet::new(keep(), Grain::Chunk))),
+    ];
+    for chooser in choosers {
+        let mut state = engine.new_state().unwrap();
+        engine.set_choice(&mut state, chooser.clone().map(Choice::new)).unwrap();
+        engine.prefill(&mut state, &[5; 40]).unwrap();
+        // Threads take what they need for themselves when they meet it first.
+        for _ in 0..20 {
+            engine.decode(&mut state, 7).unwrap();
+        }
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..50 {
+            engine.decode(&mut state, 7).unwrap();
+        }
+        let change = region.change();
+        assert_eq!((change.allocations, change.reallocations), (0, 0), "{chooser:?}: {change:?}");
     }
 }

@@ -66,12 +66,13 @@ pub(crate) fn sum8(v: __m256) -> f32 {
 /// memory's bandwidth unused, because a block keeps the processor busy for long between loads.
 pub(super) const AHEAD: usize = 1024;
 
-/// Asks for the cache lines of the block that lies `ahead` bytes behind this one.
+/// Asks for the cache lines of the block that lies `A` bytes behind this one; for none if that is 0.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn prefetch<const BYTES: usize>(block: &[u8; BYTES], ahead: usize) {
-    for line in 0..BYTES.div_ceil(64) {
-        let at = block.as_ptr().wrapping_add(ahead).wrapping_add(64 * line);
+pub(super) fn prefetch<const BYTES: usize, const A: usize>(block: &[u8; BYTES]) {
+    let lines = if A == 0 { 0 } else { BYTES.div_ceil(64) };
+    for line in 0..lines {
+        let at = block.as_ptr().wrapping_add(A + 64 * line);
         // An address beyond the mapping is ignored.
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
@@ -164,7 +165,7 @@ macro_rules! block32 {
 
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn $dot(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+        fn $dot<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
             let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
             let mut mins = _mm256_setzero_ps();
             let blocks = row.as_chunks::<$bytes>().0;
@@ -196,7 +197,7 @@ macro_rules! block32 {
                 let d = load_ps(d[first..].first_chunk().expect("eight"));
                 to_memory(&mut factor, _mm256_mul_ps(scale, d));
                 for i in 0..4 {
-                    prefetch(&b[2 * i], ahead);
+                    prefetch::<_, AHEAD>(&b[2 * i]);
                     acc = one(first + 2 * i, factor[2 * i], acc);
                     acc_b = one(first + 2 * i + 1, factor[2 * i + 1], acc_b);
                 }
@@ -240,14 +241,17 @@ pub(super) fn u8_to_ps(bytes: u64) -> __m256 {
 /// Q4_K (`HIGH` false) and Q5_K (`HIGH` true).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+fn dot_k4<const BYTES: usize, const HIGH: bool, const AHEAD: usize>(
+    row: &[u8],
+    x: Q8Ref<'_>,
+) -> f32 {
     let (mut acc, mut acc_b) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let mut mins = _mm256_setzero_ps();
     let low_bits = _mm256_set1_epi8(15);
     let blocks = SuperBlocks::<BYTES>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block, ahead);
+        prefetch::<_, AHEAD>(block);
         let both = _mm_cvtph_ps(_mm_cvtsi32_si128(u32_at(block, 0) as i32));
         let d = _mm256_broadcastss_ps(both);
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
@@ -318,13 +322,13 @@ fn half_mins(values: __m128i, a: &Act256<'_>) -> __m256 {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_q6_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+fn dot_q6_k<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let (low_bits, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
     let blocks = SuperBlocks::<210>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block, ahead);
+        prefetch::<_, AHEAD>(block);
         let d = _mm256_set1_ps(half_at(block, 208));
         let scales = load16(part(block, 192));
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
@@ -368,13 +372,13 @@ fn dot_q6_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_q2_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+fn dot_q2_k<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let two = _mm256_set1_epi8(3);
     let blocks = SuperBlocks::<84>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block, ahead);
+        prefetch::<_, AHEAD>(block);
         let (d, dmin) = (half_at(block, 80), half_at(block, 82));
         let scales = load16(part(block, 0));
         let low = _mm_set1_epi8(15);
@@ -403,13 +407,13 @@ fn dot_q2_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_q3_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+fn dot_q3_k<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
     let (mut acc, mut mins) = (_mm256_setzero_ps(), _mm256_setzero_ps());
     let two = _mm256_set1_epi8(3);
     let blocks = SuperBlocks::<110>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block, ahead);
+        prefetch::<_, AHEAD>(block);
         let d = _mm256_set1_ps(half_at(block, 108));
         let scales = load16(&q3_scales(part(block, 96)));
         mins = _mm256_fmadd_ps(half_mins(scales, &a), d, mins);
@@ -436,18 +440,18 @@ fn dot_q3_k(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
 
 /// Calls `$each!` with the kernel of a format.
 macro_rules! of_format {
-    ($format:expr, $each:ident) => {
+    ($format:expr, $ahead:expr, $each:ident) => {
         match $format {
-            Format::Q4_0 => $each!(dot_q4_0),
-            Format::Q4_1 => $each!(dot_q4_1),
-            Format::Q5_0 => $each!(dot_q5_0),
-            Format::Q5_1 => $each!(dot_q5_1),
-            Format::Q8_0 => $each!(dot_q8_0),
-            Format::Q2_K => $each!(dot_q2_k),
-            Format::Q3_K => $each!(dot_q3_k),
-            Format::Q4_K => $each!(dot_k4::<144, false>),
-            Format::Q5_K => $each!(dot_k4::<176, true>),
-            Format::Q6_K => $each!(dot_q6_k),
+            Format::Q4_0 => $each!(dot_q4_0::<{ $ahead }>),
+            Format::Q4_1 => $each!(dot_q4_1::<{ $ahead }>),
+            Format::Q5_0 => $each!(dot_q5_0::<{ $ahead }>),
+            Format::Q5_1 => $each!(dot_q5_1::<{ $ahead }>),
+            Format::Q8_0 => $each!(dot_q8_0::<{ $ahead }>),
+            Format::Q2_K => $each!(dot_q2_k::<{ $ahead }>),
+            Format::Q3_K => $each!(dot_q3_k::<{ $ahead }>),
+            Format::Q4_K => $each!(dot_k4::<144, false, { $ahead }>),
+            Format::Q5_K => $each!(dot_k4::<176, true, { $ahead }>),
+            Format::Q6_K => $each!(dot_q6_k::<{ $ahead }>),
             Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
         }
     };
@@ -465,11 +469,11 @@ pub(crate) fn dot_rows_q(
     macro_rules! each {
         ($dot:expr) => {
             for i in 0..out.len() {
-                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x, AHEAD);
+                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x);
             }
         };
     }
-    of_format!(format, each)
+    of_format!(format, AHEAD, each)
 }
 
 /// `out[i] = rows[i] · x` for quantised rows that lie apart; `ahead[i]` is asked for meanwhile.
@@ -485,11 +489,11 @@ pub(crate) fn dot_gathered_q(
         ($dot:expr) => {
             for i in 0..out.len() {
                 super::prefetch(ahead[i]);
-                out[i] = $dot(rows[i], x, 0);
+                out[i] = $dot(rows[i], x);
             }
         };
     }
-    of_format!(format, each)
+    of_format!(format, 0, each)
 }
 
 /// Eight weights of a float row as f32.

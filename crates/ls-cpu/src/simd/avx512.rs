@@ -92,7 +92,7 @@ macro_rules! block32 {
     ($dot:ident, $bytes:literal, $min:expr, |$b:ident, $c:ident| $q:expr) => {
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-        fn $dot(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+        fn $dot<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
             const MIN: Min = $min;
             let (mut acc, mut acc_b) = (_mm512_setzero_ps(), _mm512_setzero_ps());
             let mut mins = _mm256_setzero_ps();
@@ -111,7 +111,7 @@ macro_rules! block32 {
                 let factor = _mm512_castps256_ps512(_mm256_mul_ps(scale, up_to_8(d)));
                 if let (Some(b), Some(a)) = (blocks.first_chunk::<8>(), a.first_chunk::<8>()) {
                     let bytes = b.as_flattened().first_chunk::<{ 8 * $bytes }>();
-                    prefetch(bytes.expect("eight blocks"), ahead);
+                    prefetch::<_, AHEAD>(bytes.expect("eight blocks"));
                     let a = a.as_chunks::<2>().0;
                     acc = add(acc, two(&b[0], &b[1]), &a[0], factor, pick[0]);
                     acc_b = add(acc_b, two(&b[2], &b[3]), &a[1], factor, pick[1]);
@@ -172,14 +172,17 @@ fn with_high_bits(q: __m512i, high: __m512i, bit: usize, value: i8) -> __m512i {
 /// Q4_K (`HIGH` false) and Q5_K (`HIGH` true).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-fn dot_k4<const BYTES: usize, const HIGH: bool>(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+fn dot_k4<const BYTES: usize, const HIGH: bool, const AHEAD: usize>(
+    row: &[u8],
+    x: Q8Ref<'_>,
+) -> f32 {
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut mins = _mm256_setzero_ps();
     let pick = [repeated(0, 8), repeated(2, 8), repeated(4, 8), repeated(6, 8)];
     let blocks = SuperBlocks::<BYTES>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
-        prefetch(block, ahead);
+        prefetch::<_, AHEAD>(block);
         let both = _mm_cvtph_ps(_mm_cvtsi32_si128(u32_at(block, 0) as i32));
         let d = _mm256_broadcastss_ps(both);
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
@@ -211,7 +214,7 @@ macro_rules! half_scales {
     ) => {
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-        fn $dot(row: &[u8], x: Q8Ref<'_>, ahead: usize) -> f32 {
+        fn $dot<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
             let mut acc = [_mm512_setzero_ps(); 2];
             let mut mins = _mm512_setzero_ps();
             let pick = [repeated(0, 4), repeated(4, 4), repeated(8, 4), repeated(12, 4)];
@@ -219,7 +222,7 @@ macro_rules! half_scales {
             let blocks = SuperBlocks::<$bytes>::new(row, x);
             for i in 0..blocks.blocks.len() {
                 let ($block, a) = blocks.get(i);
-                prefetch($block, ahead);
+                prefetch::<_, AHEAD>($block);
                 let (scale, d, min, dmin) = $scales;
                 let scale = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scale));
                 let min = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(min));
@@ -329,18 +332,18 @@ fn both_shifted_left<const LOW: i16, const HIGH: i16>(v: __m512i) -> __m512i {
 
 /// Calls `$each!` with the kernel of a format.
 macro_rules! of_format {
-    ($format:expr, $each:ident) => {
+    ($format:expr, $ahead:expr, $each:ident) => {
         match $format {
-            Format::Q4_0 => $each!(dot_q4_0),
-            Format::Q4_1 => $each!(dot_q4_1),
-            Format::Q5_0 => $each!(dot_q5_0),
-            Format::Q5_1 => $each!(dot_q5_1),
-            Format::Q8_0 => $each!(dot_q8_0),
-            Format::Q2_K => $each!(dot_q2_k),
-            Format::Q3_K => $each!(dot_q3_k),
-            Format::Q4_K => $each!(dot_k4::<144, false>),
-            Format::Q5_K => $each!(dot_k4::<176, true>),
-            Format::Q6_K => $each!(dot_q6_k),
+            Format::Q4_0 => $each!(dot_q4_0::<{ $ahead }>),
+            Format::Q4_1 => $each!(dot_q4_1::<{ $ahead }>),
+            Format::Q5_0 => $each!(dot_q5_0::<{ $ahead }>),
+            Format::Q5_1 => $each!(dot_q5_1::<{ $ahead }>),
+            Format::Q8_0 => $each!(dot_q8_0::<{ $ahead }>),
+            Format::Q2_K => $each!(dot_q2_k::<{ $ahead }>),
+            Format::Q3_K => $each!(dot_q3_k::<{ $ahead }>),
+            Format::Q4_K => $each!(dot_k4::<144, false, { $ahead }>),
+            Format::Q5_K => $each!(dot_k4::<176, true, { $ahead }>),
+            Format::Q6_K => $each!(dot_q6_k::<{ $ahead }>),
             Format::F32 | Format::F16 | Format::BF16 => unreachable!("a float format"),
         }
     };
@@ -358,11 +361,11 @@ pub(super) fn dot_rows_q(
     macro_rules! each {
         ($dot:expr) => {
             for i in 0..out.len() {
-                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x, AHEAD);
+                out[i] = $dot(&rows[i * row_bytes..][..row_bytes], x);
             }
         };
     }
-    of_format!(format, each)
+    of_format!(format, AHEAD, each)
 }
 
 /// `out[i] = rows[i] · x` for quantised rows that lie apart; `ahead[i]` is asked for meanwhile.
@@ -378,9 +381,9 @@ pub(super) fn dot_gathered_q(
         ($dot:expr) => {
             for i in 0..out.len() {
                 super::prefetch(ahead[i]);
-                out[i] = $dot(rows[i], x, 0);
+                out[i] = $dot(rows[i], x);
             }
         };
     }
-    of_format!(format, each)
+    of_format!(format, 0, each)
 }

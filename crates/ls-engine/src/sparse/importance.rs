@@ -120,6 +120,9 @@ fn weigh(values: &[f32], norms: &[f32], out: &mut [f32]) {
     }
 }
 
+/// Works on a segment: its number, the records of its chunks, and its part of the output.
+type SegmentTask<'a> = &'a (dyn Fn(u32, &mut dyn Iterator<Item = &[u8]>, &mut [f32]) + Sync);
+
 /// Calls `task(segment, records, part)` for each segment of layer `i` with its part of `out`, `len`
 /// values but for the last, on all threads.
 fn each_segment(
@@ -128,7 +131,7 @@ fn each_segment(
     i: usize,
     len: usize,
     out: &mut [f32],
-    task: &(dyn Fn(u32, &mut dyn Iterator<Item = &[u8]>, &mut [f32]) + Sync),
+    task: SegmentTask<'_>,
 ) -> Result<(), EngineError> {
     let failure = Mutex::new(None);
     cpu.pool().for_each_chunk(out, len, &|s, out| {
