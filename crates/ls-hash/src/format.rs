@@ -88,7 +88,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers!(i8 u16 i32 u32 u64 f32);
+numbers!(i8 u8 u16 i32 u32 u64 f32);
 
 impl Number for [u32; 2] {
     const BYTES: usize = 8;

@@ -2,6 +2,7 @@
 
 pub(crate) mod expect;
 mod fit;
+mod format;
 mod layer;
 mod predictor;
 mod shape;
