@@ -42,7 +42,8 @@ pub struct TrainOptions {
     pub lookup: LookupConfig,
     /// Goes on with what an interrupted training left.
     pub resume: bool,
-    /// Windows of the text by which the model's output is measured in the end.
+    /// Windows of the text by which the cost of fractions is measured in the end; half of them, at least
+    /// one, show what each layer does to the output.
     pub windows: usize,
     /// Tokens of such a window.
     pub n_ctx: usize,
@@ -327,14 +328,17 @@ impl<'a> Training<'a> {
         tokens: &[u32],
         report: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<bool, TrainError> {
-        let (n, windows) = (predictors.layers.len(), self.options.windows);
+        let n = predictors.layers.len();
+        let (all_windows, half) = (self.options.windows, self.options.windows.div_ceil(2));
         let shared = Arc::new(predictors.clone());
         let all = KeepPlan { rows: 1.0, least: 0.0 };
         let mut plans = vec![vec![all; n]; n];
         for (layer, plan) in plans.iter_mut().enumerate() {
             plan[layer].rows = HALF;
         }
-        let Some(kls) = self.compare(state, &shared, plans, tokens, 0, &mut *report)? else {
+        let Some(kls) = self.compare(state, &shared, plans, tokens, half, &mut |done| {
+            report(done, half + all_windows)
+        })? else {
             return Ok(false);
         };
         for (layer, (_, kl)) in predictors.layers.iter_mut().zip(kls) {
@@ -343,7 +347,9 @@ impl<'a> Training<'a> {
         let row_share = self.engine.row_share();
         let shared = Arc::new(predictors.clone());
         let plans = FRACTIONS.map(|fraction| shared.plan(fraction, row_share)).to_vec();
-        let Some(costs) = self.compare(state, &shared, plans, tokens, windows, report)? else {
+        let Some(costs) = self.compare(state, &shared, plans, tokens, all_windows, &mut |done| {
+            report(half + done, half + all_windows)
+        })? else {
             return Ok(false);
         };
         let cost = |(fraction, (rise, kl)): (&f64, &(f64, f64))| Cost {
@@ -362,26 +368,25 @@ impl<'a> Training<'a> {
         predictors: &Arc<Predictors>,
         plans: Vec<Vec<KeepPlan>>,
         tokens: &[u32],
-        done: usize,
-        report: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+        windows: usize,
+        report: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Option<Vec<(f64, f64)>>, TrainError> {
         let choice = |plan| {
             Choice::for_every_token(Arc::new(Predicted::new(predictors.clone(), plan)))
         };
         let choices: Vec<Choice> = plans.into_iter().map(choice).collect();
-        let windows = self.options.windows;
         let tokenizer = self.engine.tokenizer();
         let options = PerplexityOptions {
             n_ctx: self.options.n_ctx,
             max_chunks: Some(windows),
             bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
         };
-        let mut is_stopped = report(done, 2 * windows).is_break();
+        let mut is_stopped = report(0).is_break();
         if is_stopped {
             return Ok(None);
         }
         let result = fidelity(self.engine, state, &choices, tokens, &options, &mut |so_far| {
-            let flow = report(done + so_far.dense.chunks, 2 * windows);
+            let flow = report(so_far.dense.chunks);
             is_stopped = flow.is_break();
             flow
         })?;

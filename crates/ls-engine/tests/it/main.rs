@@ -6,6 +6,7 @@ mod consistency;
 mod fidelity;
 mod golden;
 mod layerwise;
+mod predict;
 mod real;
 mod sparse;
 mod streaming;
