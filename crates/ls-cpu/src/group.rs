@@ -41,7 +41,7 @@ impl<'a> Group<'a> {
     /// Asks for everything, when nothing was computed meanwhile.
     pub fn prefetch(&self) {
         let parts = [&self.gate, &self.up, &self.down];
-        parts.into_iter().flatten().for_each(|bytes| simd::prefetch(bytes));
+        parts.into_iter().flatten().for_each(|bytes| simd::prefetch_far(bytes));
     }
 }
 
