@@ -5,12 +5,11 @@
 //! whoever wants the same bits each time adds chunks in the same order.
 
 use std::ops::Range;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::column::{ColumnFormat, dequantize_column};
 use crate::elementwise::{Gate, gate_rows};
-use crate::group::{AT_ONCE, Group};
+use crate::group::AT_ONCE;
 use crate::mask::Masks;
 use crate::matmul::{BATCH, SCRATCH, Scratch};
 use crate::pool::Split;
@@ -109,8 +108,17 @@ impl ChunkShape {
     }
 }
 
+/// What the kernels for rows do not fetch themselves: they ask for bytes this far ahead.
+fn first_bytes(rows: &[u8]) -> &[u8] {
+    &rows[..rows.len().min(1024)]
+}
+
 impl Cpu {
-    /// Adds the output of a chunk's neurons to `out`, as [`Cpu::chunks`] does.
+    /// Adds the output of a chunk's neurons to `out`, `[n, d_model]`, for the first `n` rows of
+    /// `x`, `[n, d_model]`: on the calling thread alone, so that each thread has chunks of its
+    /// own. Neurons are added in order.
+    ///
+    /// Meant for the few rows of a decode step; [`Cpu::chunks_batch`] is for prompts.
     ///
     /// # Panics
     ///
@@ -124,43 +132,36 @@ impl Cpu {
         n: usize,
         out: &mut [f32],
     ) {
-        self.chunks(shape, std::iter::once(chunk), kind, x, n, out);
-    }
-
-    /// Adds the output of the neurons of `chunks` to `out`, `[n, d_model]`, for the first `n` rows of
-    /// `x`, `[n, d_model]`: on the calling thread alone, so that each thread has chunks of its own.
-    /// Neurons are added in order; the bits are those of one chunk after the other.
-    ///
-    /// Meant for the few rows of a decode step; [`Cpu::chunks_batch`] is for prompts.
-    ///
-    /// # Panics
-    ///
-    /// As [`Cpu::chunk`].
-    pub fn chunks<'a>(
-        &self,
-        shape: &ChunkShape,
-        chunks: impl Iterator<Item = Chunk<'a>>,
-        kind: Gate,
-        x: &Activations,
-        n: usize,
-        out: &mut [f32],
-    ) {
         let d = shape.d_model;
         assert_eq!((x.cols(), out.len()), (d, n * d), "inputs and outputs of {shape:?}");
-        let mut groups = chunks.flat_map(|chunk| {
-            let firsts = (0..chunk.n_neurons).step_by(AT_ONCE);
-            firsts
-                .map(move |first| Group::take(shape, (first..chunk.n_neurons).map(|j| (chunk, j, j))))
-        });
-        let mut group = groups.next().unwrap_or_default();
-        group.prefetch();
-        while group.len > 0 {
-            let next = groups.next().unwrap_or_default();
-            for (t, out) in out.chunks_exact_mut(d).enumerate() {
-                let ahead = if t == 0 { next } else { Group::default() };
-                self.add_group(shape, kind, &group, &ahead, x, t, out);
+        let (gate, up) = (shape.gate(chunk), shape.up(chunk));
+        let (down, column) = (shape.down(chunk), shape.column_bytes);
+        for first in (0..chunk.n_neurons).step_by(AT_ONCE) {
+            let neurons = first..(first + AT_ONCE).min(chunk.n_neurons);
+            let columns = &down[neurons.start * column..neurons.end * column];
+            let (mut g, mut u) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
+            // Whole vectors: what lies behind the last neuron is computed and not used.
+            let padded = neurons.len().next_multiple_of(8);
+            let mut apart: [&[u8]; AT_ONCE] = [&[]; _];
+            for (to, column) in apart.iter_mut().zip(columns.chunks_exact(column)) {
+                *to = column;
             }
-            group = next;
+            for (t, out) in out.chunks_exact_mut(d).enumerate() {
+                if t == 0 {
+                    simd::prefetch(first_bytes(gate.row_range(neurons.clone())));
+                }
+                self.dot_rows(&gate, neurons.clone(), x, t, &mut g[..neurons.len()]);
+                self.dot_rows(&up, neurons.clone(), x, t, &mut u[..neurons.len()]);
+                // All at once: columns are read side by side, which the hardware's prefetcher does
+                // not see through. Their loads pass while the values below are computed; asked
+                // for earlier they compete with those of the rows (measured).
+                if t == 0 {
+                    simd::prefetch(columns);
+                }
+                gate_rows(self.isa, kind, &mut g[..padded], &u[..padded]);
+                let (apart, values) = (&apart[..neurons.len()], &g[..neurons.len()]);
+                simd::add_columns(self.isa, shape.down, apart, values, &[], out);
+            }
         }
     }
 
@@ -195,7 +196,7 @@ impl Cpu {
         let all = n * chunks.iter().map(|chunk| chunk.n_neurons).sum::<usize>();
         match masks {
             None if n < BATCH => {
-                self.chunks(shape, chunks.iter().copied(), kind, x, n, out);
+                chunks.iter().for_each(|chunk| self.chunk(shape, *chunk, kind, x, n, out));
                 return all;
             }
             Some((masks, first)) if n < BATCH => {

@@ -49,13 +49,13 @@ impl<'a> Group<'a> {
 
     /// Asks for its rows.
     pub fn prefetch_rows(&self) {
-        [&self.gate, &self.up].into_iter().flatten().for_each(|bytes| simd::prefetch(bytes));
+        [&self.gate, &self.up].into_iter().flatten().for_each(|bytes| simd::prefetch_far(bytes));
     }
 
     /// Asks for everything, when nothing was computed meanwhile.
     pub fn prefetch(&self) {
         let parts = [&self.gate, &self.up, &self.down];
-        parts.into_iter().flatten().for_each(|bytes| simd::prefetch(bytes));
+        parts.into_iter().flatten().for_each(|bytes| simd::prefetch_far(bytes));
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct Columns<'a> {
 impl<'a> Columns<'a> {
     /// Appends a column, which is asked for.
     pub fn push(&mut self, bytes: &'a [u8], value: f32) {
-        simd::prefetch(bytes);
+        simd::prefetch_far(bytes);
         (self.bytes[self.len], self.values[self.len]) = (bytes, value);
         self.len += 1;
         self.pushed += 1;

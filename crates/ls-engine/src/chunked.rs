@@ -118,7 +118,11 @@ impl Chunked<'_> {
         let Self { cpu, mlp, gate, x, n, .. } = *self;
         let mut touched = Touched::default();
         match masks {
-            None => cpu.chunks(&mlp.shape, mlp.chunks(s, records()), gate, x, n, out),
+            None => {
+                for chunk in mlp.chunks(s, records()) {
+                    cpu.chunk(&mlp.shape, chunk, gate, x, n, out);
+                }
+            }
             Some(masks) => {
                 let first = mlp.neurons(s).start;
                 for (t, out) in out.chunks_exact_mut(mlp.layout.d_model).enumerate() {

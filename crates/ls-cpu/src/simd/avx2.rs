@@ -488,7 +488,7 @@ pub(crate) fn dot_gathered_q(
     macro_rules! each {
         ($dot:expr) => {
             for i in 0..out.len() {
-                super::prefetch(ahead[i]);
+                super::prefetch_far(ahead[i]);
                 out[i] = $dot(rows[i], x);
             }
         };

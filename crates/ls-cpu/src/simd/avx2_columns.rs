@@ -218,7 +218,7 @@ fn add_pairs<const BYTES: usize, const P: usize>(
         let n = (n_groups - first).min(GROUPS);
         let until = ahead.len() * (first + n) / n_groups;
         while asked < until {
-            super::prefetch(ahead[asked]);
+            super::prefetch_far(ahead[asked]);
             asked += 1;
         }
         co.round(format, &weights::<P>(columns, h, first, n), 2 * P);
@@ -308,7 +308,7 @@ pub(crate) fn add_columns(
     out: &mut [f32],
 ) {
     if !format.is_quantized() {
-        ahead.iter().for_each(|bytes| super::prefetch(bytes));
+        ahead.iter().for_each(|bytes| super::prefetch_far(bytes));
     }
     match format {
         ColumnFormat::Q8 => add_quantized::<32>(format, columns, weights, ahead, out),
