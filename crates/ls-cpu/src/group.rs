@@ -28,7 +28,10 @@ pub(crate) struct Group<'a> {
 impl<'a> Group<'a> {
     /// The next of `neurons`: chunks, which of their neurons, and its place in the layer.
     #[inline]
-    pub fn take(shape: &ChunkShape, neurons: impl Iterator<Item = (Chunk<'a>, usize, usize)>) -> Self {
+    pub fn take(
+        shape: &ChunkShape,
+        neurons: impl Iterator<Item = (Chunk<'a>, usize, usize)>,
+    ) -> Self {
         let mut group = Self::default();
         for (chunk, j, place) in neurons.take(AT_ONCE) {
             let part = |at: usize, bytes: usize| &chunk.bytes[at + j * bytes..][..bytes];

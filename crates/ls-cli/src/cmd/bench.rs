@@ -63,8 +63,7 @@ fn measure_model(
     let smaller = "use a smaller -p or -n";
     let prepared = args.sparse.prepare(path)?;
     let reserve = prepared.as_ref().map_or(0, Prepared::bytes);
-    let engine =
-        load_beside(reserve, path, Some(context), args.threads, &args.stream, smaller)?;
+    let engine = load_beside(reserve, path, Some(context), args.threads, &args.stream, smaller)?;
     let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
     bar.set_message(cmd::model_name(path));
     // Under a budget the mapped file must not be read: it would come to memory a second time.

@@ -109,9 +109,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     };
     let mut state = cmd::new_state(&engine, context, smaller)?;
     let row_share = engine.row_share();
-    let choice = |way: &Chooser| {
-        Choice::for_every_token(prepared.choice(*way, row_share).chooser)
-    };
+    let choice = |way: &Chooser| Choice::for_every_token(prepared.choice(*way, row_share).chooser);
     let choices: Vec<Choice> = ways.iter().map(choice).collect();
     let (start, since) = (Instant::now(), Since::now(&engine));
     let result = compare(&engine, &mut state, &ways, &choices, &tokens, &options)?;

@@ -15,8 +15,8 @@ use ls_model::tokenizer::EncodeOptions;
 use serde::Serialize;
 
 use super::load::load_beside;
-use crate::choose::Prepared;
 use crate::args::{RunArgs, SamplingArgs};
+use crate::choose::Prepared;
 use crate::cmd::chat;
 use crate::output::UsageError;
 use crate::streaming::{Since, StreamReport};

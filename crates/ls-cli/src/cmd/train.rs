@@ -51,11 +51,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let text = cmd::read_start(&args.file, args.tokens.saturating_mul(calibrate::TOKEN_BYTES))?;
     cmd::require_pack(&args.model)?;
     let out = args.output.clone().unwrap_or_else(|| beside(&args.model));
-    anyhow::ensure!(
-        args.force || !out.exists(),
-        "{} exists; --force replaces it",
-        out.display()
-    );
+    anyhow::ensure!(args.force || !out.exists(), "{} exists; --force replaces it", out.display());
     interrupt::install()?;
     let start = Instant::now();
     let (most, context) = (usize::try_from(args.tokens)?, usize::try_from(args.context)?);
@@ -76,18 +72,24 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             ..Default::default()
         },
         resume: args.resume,
-        windows: usize::try_from(args.windows)?.min(windows.len()),
+        windows: usize::try_from(args.windows)?,
         n_ctx: context,
         ..TrainOptions::default()
     };
     let mut state = cmd::new_state(&engine, Some(args.context), smaller)?;
-    // What comes last is farthest from the rows that were trained on first; all of it was seen, though.
-    let tail = windows.len() - options.windows.max(2).min(windows.len());
-    let tokens = windows[tail..].concat();
+    // The end of the text: rows that were held back from training are there.
+    let whole: Vec<_> = windows.iter().filter(|window| window.len() == context).collect();
+    anyhow::ensure!(
+        whole.len() >= 2,
+        "the text has {} windows of {context} tokens, but two are needed to measure; use a longer \
+         text or a smaller --context",
+        whole.len()
+    );
+    let tail = whole.len().saturating_sub(options.windows.max(2));
+    let tokens: Vec<u32> = whole[tail..].iter().flat_map(|window| window.iter().copied()).collect();
     let bar = output::progress("train", 0);
-    let trained = train(&engine, &mut state, &mut trace, &tokens, &out, &options, &mut |at| {
-        show(&bar, at)
-    });
+    let trained =
+        train(&engine, &mut state, &mut trace, &tokens, &out, &options, &mut |at| show(&bar, at));
     bar.finish_and_clear();
     let predictors = match trained? {
         Trained::Whole(predictors) => predictors,
@@ -102,8 +104,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let n_tokens = trace.info().n_tokens;
     drop(trace);
     if args.trace.is_none() {
-        fs::remove_file(&traced)
-            .with_context(|| format!("cannot remove {}", traced.display()))?;
+        fs::remove_file(&traced).with_context(|| format!("cannot remove {}", traced.display()))?;
     }
     let report = report(args, &engine, &predictors, &out, n_tokens, start.elapsed().as_secs_f64())?;
     print(&report, args.json)?;

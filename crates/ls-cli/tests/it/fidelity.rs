@@ -33,7 +33,7 @@ fn a_choice_is_compared_with_dense_and_the_oracle() {
         serde_json::from_str(&stdout(&output)).unwrap()
     };
     let sparse = ["--mode", "sparse", "--budget", "none", "--keep", "0.5"];
-    let exact = run(&["--budget", "none"]);
+    let exact = run(&["hot", "--budget", "none"]);
     let random = run(&[&sparse[..], &["--choose", "random"]].concat());
     assert_eq!(random["dense_ppl"], exact["ppl"]);
     assert_eq!((&random["mode"], &random["keep"]), (&"sparse".into(), &0.5.into()));
@@ -60,7 +60,7 @@ fn the_figures_stand_side_by_side_and_the_oracle_is_missing_within_a_budget() {
     let dir = tempfile::tempdir().unwrap();
     let (pack, text) = (packed(dir.path()), text(dir.path()));
     let run = |more: &[&str]| {
-        let args = ["perplexity", &pack, "-f", &text, "-c", "64", "--mode", "sparse"];
+        let args = ["perplexity", &pack, "-f", &text, "-c", "64", "--mode", "sparse", "--choose"];
         leanstream(&[&args, more].concat())
     };
     let output = run(&["--budget", "none"]);
@@ -69,10 +69,10 @@ fn the_figures_stand_side_by_side_and_the_oracle_is_missing_within_a_budget() {
     for (line, start) in lines.iter().skip(1).zip(["dense", "oracle", "hot"]) {
         assert!(line.starts_with(start), "{line}");
     }
-    let output = run(&["--budget", "60MiB"]);
+    let output = run(&["hot", "--budget", "60MiB"]);
     assert_eq!((output.status.code(), stdout(&output).lines().count()), (Some(0), 4));
     assert!(stderr(&output).contains("the oracle is left out"), "{}", stderr(&output));
-    let output = run(&["--budget", "60MiB", "--choose", "oracle"]);
+    let output = run(&["oracle", "--budget", "60MiB"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("--budget none"), "{}", stderr(&output));
 }

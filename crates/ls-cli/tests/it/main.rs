@@ -10,6 +10,7 @@ mod help;
 mod models;
 mod packs;
 mod reports;
+mod train;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -36,7 +36,8 @@ fn record(i: usize, layer: &LayerPredictor) -> Vec<u8> {
     bytes.extend((layer.norms.len() as u32).to_le_bytes());
     bytes.extend((predictor.len() as u32).to_le_bytes());
     let floats = [layer.weight].into_iter().chain(layer.missed);
-    let floats = floats.chain(layer.spread.into_iter().flatten()).chain(layer.norms.iter().copied());
+    let floats =
+        floats.chain(layer.spread.into_iter().flatten()).chain(layer.norms.iter().copied());
     bytes.extend(floats.flat_map(f32::to_le_bytes));
     bytes.extend(predictor);
     let sum = xxh3_64_with_seed(&bytes, i as u64);
@@ -290,9 +291,8 @@ fn decode_layer(path: &Path, i: usize, content: &[u8]) -> Result<LayerPredictor,
     if !spread.iter().flatten().all(is_sound) {
         return Err(field("the spread"));
     }
-    let predictor = LookupPredictor::from_bytes(predictor).map_err(|source| {
-        PredictError::Predictor { path: path.to_owned(), layer: i, source }
-    })?;
+    let predictor = LookupPredictor::from_bytes(predictor)
+        .map_err(|source| PredictError::Predictor { path: path.to_owned(), layer: i, source })?;
     if predictor.shape().n_outputs != norms.len() {
         return Err(field("the number of neurons"));
     }

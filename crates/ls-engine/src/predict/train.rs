@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ls_cpu::rms_norm;
-use ls_model::config::Activation;
 use ls_hash::{HashError, LayerData, LookupConfig, LookupShape, LookupTrainer};
+use ls_model::config::Activation;
 use ndarray::{Array1, Array2, Array3, Axis, s};
 
 use super::measure::{Measured, measure};
@@ -15,9 +15,7 @@ use super::{
     Predictors,
 };
 use crate::trace::{Trace, TraceError};
-use crate::{
-    Choice, Engine, EngineError, PerplexityError, PerplexityOptions, State, fidelity,
-};
+use crate::{Choice, Engine, EngineError, PerplexityError, PerplexityOptions, State, fidelity};
 
 /// Kinds of features: what enters the MLP, and what entered the one before.
 const KINDS: usize = 2;
@@ -338,7 +336,8 @@ impl<'a> Training<'a> {
         }
         let Some(kls) = self.compare(state, &shared, plans, tokens, half, &mut |done| {
             report(done, half + all_windows)
-        })? else {
+        })?
+        else {
             return Ok(false);
         };
         for (layer, (_, kl)) in predictors.layers.iter_mut().zip(kls) {
@@ -347,9 +346,11 @@ impl<'a> Training<'a> {
         let row_share = self.engine.row_share();
         let shared = Arc::new(predictors.clone());
         let plans = FRACTIONS.map(|fraction| shared.plan(fraction, row_share)).to_vec();
-        let Some(costs) = self.compare(state, &shared, plans, tokens, all_windows, &mut |done| {
-            report(half + done, half + all_windows)
-        })? else {
+        let Some(costs) =
+            self.compare(state, &shared, plans, tokens, all_windows, &mut |done| {
+                report(half + done, half + all_windows)
+            })?
+        else {
             return Ok(false);
         };
         let cost = |(fraction, (rise, kl)): (&f64, &(f64, f64))| Cost {
@@ -371,9 +372,8 @@ impl<'a> Training<'a> {
         windows: usize,
         report: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Option<Vec<(f64, f64)>>, TrainError> {
-        let choice = |plan| {
-            Choice::for_every_token(Arc::new(Predicted::new(predictors.clone(), plan)))
-        };
+        let choice =
+            |plan| Choice::for_every_token(Arc::new(Predicted::new(predictors.clone(), plan)));
         let choices: Vec<Choice> = plans.into_iter().map(choice).collect();
         let tokenizer = self.engine.tokenizer();
         let options = PerplexityOptions {

@@ -1,0 +1,79 @@
+//! Predictors are trained, found beside the model, and used.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{leanstream, stderr, stdout, write};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-book.gguf");
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn predictors_are_trained_and_then_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let pack = path(dir.path(), "tiny.lspack");
+    assert_eq!(leanstream(&["pack", MODEL, "-o", &pack]).status.code(), Some(0));
+    let text =
+        write(dir.path(), "text", "The borrow checker looks at borrows. ".repeat(200).as_bytes());
+    let run = ["run", &pack, "-p", "The", "-n", "8", "--temp", "0", "--json", "--mode", "sparse"];
+    let missing = stderr(&leanstream(&run));
+    assert!(
+        missing.contains("tiny.lspred is not there; make it with: leanstream train"),
+        "{missing}"
+    );
+    let train = [
+        "train",
+        &pack,
+        "-f",
+        &text,
+        "-c",
+        "64",
+        "--tokens",
+        "1000",
+        "--steps",
+        "2",
+        "--windows",
+        "1",
+        "--size",
+        "30",
+    ];
+    let output = leanstream(&[&train[..], &["--json"]].concat());
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&report["n_layers"], report["costs"].as_array().unwrap().len()), (&4.into(), 8));
+    assert!((0.2..0.4).contains(&report["share"].as_f64().unwrap()), "{report}");
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "pack, text and predictors: {left:?}");
+    let again = leanstream(&train);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("tiny.lspred exists; --force replaces it"));
+    for keep in ["0.5", "auto:20"] {
+        let output = leanstream(&[&run[..], &["--keep", keep]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(report["mode"], "sparse");
+        let (keep, computed) = (&report["keep"], report["computed_fraction"].as_f64().unwrap());
+        assert!((computed - keep.as_f64().unwrap()).abs() < 0.12, "{report}");
+    }
+    let compared = leanstream(&[
+        "perplexity",
+        &pack,
+        "-f",
+        &text,
+        "-c",
+        "64",
+        "--chunks",
+        "2",
+        "--mode",
+        "sparse",
+        "--json",
+    ]);
+    let report: Value = serde_json::from_str(&stdout(&compared)).unwrap();
+    assert_eq!((&report["choose"], &report["keep"]), (&"predicted".into(), &0.5.into()));
+    assert!(report["ppl"].as_f64() > report["dense_ppl"].as_f64(), "{report}");
+}
