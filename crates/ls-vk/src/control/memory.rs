@@ -1,0 +1,201 @@
+//! What host and device share while stages run: lists, inputs, partial sums, results.
+
+use std::sync::Arc;
+
+use super::Work;
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::error::{Result, VkError};
+use crate::format::GROUP;
+use crate::kernels::mlp::{HEADER_WORDS, Plan, RING, Variant, X_SLOTS};
+use crate::memory::MemoryKind;
+
+const FLAG_NEURONS: u32 = 1 << 16;
+pub(super) const FLAG_FIRST: u32 = 1 << 17;
+pub(super) const FLAG_OUTPUT: u32 = 1 << 18;
+pub(super) const FLAG_PARK: u32 = 1 << 19;
+const FLAG_HALF: u32 = 1 << 20;
+const X_SLOT_SHIFT: u32 = 22;
+
+/// The last word of a stage's header, but for what is only known when it is posted.
+pub(super) fn bits(work: &Work, pass: u64) -> u32 {
+    let per = work.per_entry();
+    let kind = if matches!(work, Work::Neurons(_)) { FLAG_NEURONS } else { 0 };
+    let half = if pass % 2 == 1 { FLAG_HALF } else { 0 };
+    per | kind | half | ((pass % u64::from(X_SLOTS)) as u32) << X_SLOT_SHIFT
+}
+
+/// The lists of stages that the device watches, one slot for each place of the ring.
+#[derive(Clone, Debug)]
+pub(super) struct Mailbox {
+    lists: Arc<Buffer>,
+    list_words: u32,
+}
+
+impl Mailbox {
+    /// First word of the slot of a stage.
+    fn slot(&self, number: u32) -> u64 {
+        u64::from(number % RING * self.list_words)
+    }
+
+    /// Writes all of a stage but its number, which [`Mailbox::ring`] adds.
+    pub fn write(&self, number: u32, entries: &[u32], bits: u32) -> Result<()> {
+        let slot = self.slot(number);
+        self.lists.write_words(4 * (slot + u64::from(HEADER_WORDS)), entries)?;
+        self.lists.write_words(4 * (slot + 2), &[entries.len() as u32, bits])
+    }
+
+    /// Tells the device that a stage is there: after all else of it.
+    pub fn ring(&self, number: u32) -> Result<()> {
+        self.lists.post(self.slot(number), number)
+    }
+
+    /// Writes a stage that ends a persistent dispatch.
+    pub fn ring_park(&self, number: u32) -> Result<()> {
+        self.write(number, &[], FLAG_PARK)?;
+        self.ring(number)
+    }
+
+    /// Takes back that a stage has come to its slot. Only while no dispatch watches.
+    pub fn unring(&self, number: u32) -> Result<()> {
+        self.lists.post(self.slot(number), number.wrapping_sub(RING))
+    }
+
+    /// Takes back that a dispatch has parked at a stage's slot. Only while none watches.
+    pub fn unpark(&self, number: u32) -> Result<()> {
+        self.lists.post(self.slot(number) + 1, 0)
+    }
+}
+
+/// The buffers of a runner.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub mailbox: Mailbox,
+    pub inputs: Arc<Buffer>,
+    pub partials: Arc<Buffer>,
+    pub results: Arc<Buffer>,
+    d_model: usize,
+    scratch: Vec<u32>,
+}
+
+impl Memory {
+    pub fn new(device: &Arc<Device>, plan: &Plan, completion: MemoryKind) -> Result<Self> {
+        // Where the device reads it fastest among what the host can write.
+        let mapped = device.limits().mapped_device_memory;
+        let near = if mapped { MemoryKind::Mapped } else { MemoryKind::Upload };
+        let buffer = |kind, bytes: u64, name| {
+            let limit = device.limits().max_storage_range;
+            if bytes > limit {
+                return Err(VkError::Limit { what: "bytes of a buffer", needed: bytes, limit });
+            }
+            Buffer::new(device, kind, bytes, name).map(Arc::new)
+        };
+        let (list_words, d_model) = (plan.list_words(), plan.shape.d_model);
+        let lists = buffer(near, 4 * u64::from(RING * list_words), "stage lists")?;
+        let results = buffer(completion, 8 * u64::from(RING) * d_model as u64, "stage results")?;
+        // Zero is the number of no stage.
+        lists.fill(0)?;
+        results.fill(0)?;
+        Ok(Self {
+            mailbox: Mailbox { lists, list_words },
+            inputs: buffer(near, 4 * u64::from(X_SLOTS * plan.x_words()), "stage inputs")?,
+            partials: buffer(MemoryKind::Device, plan.partial_bytes(), "partial sums")?,
+            results,
+            d_model,
+            scratch: vec![],
+        })
+    }
+
+    pub fn lists(&self) -> &Arc<Buffer> {
+        &self.mailbox.lists
+    }
+
+    pub fn write_input(&mut self, plan: &Plan, slot: u32, x: &[f32]) -> Result<()> {
+        encode_input(plan.variant(), x, &mut self.scratch);
+        self.inputs.write_words(4 * u64::from(slot * plan.x_words()), &self.scratch)
+    }
+
+    pub fn n_results(&self) -> usize {
+        self.d_model
+    }
+
+    /// How many of a stage's results have come, of which the first `from` are known to have.
+    pub fn results_from(&self, number: u32, from: usize) -> Result<usize> {
+        let first = u64::from(number % RING) * self.d_model as u64;
+        for i in from..self.d_model {
+            if self.results.peek_pair(first + i as u64)?.1 != number {
+                return Ok(i);
+            }
+        }
+        Ok(self.d_model)
+    }
+
+    /// Copies the results of a stage out.
+    ///
+    /// # Errors
+    ///
+    /// [`VkError::Stalled`] if one of them is not of this stage.
+    pub fn read_results(&self, number: u32, out: &mut Vec<f32>) -> Result<()> {
+        out.clear();
+        let first = u64::from(number % RING) * self.d_model as u64;
+        for i in 0..self.d_model as u64 {
+            let (value, of) = self.results.peek_pair(first + i)?;
+            if of != number {
+                return Err(VkError::Stalled { stage: number });
+            }
+            out.push(f32::from_bits(value));
+        }
+        Ok(())
+    }
+}
+
+/// The input as the kernels of a variant read it: floats and the sums of each half of 32; or bytes,
+/// and for each 32 their scale and the sums of each half of what the bytes stand for.
+pub fn encode_input(variant: Variant, x: &[f32], words: &mut Vec<u32>) {
+    words.clear();
+    let groups = x.as_chunks::<GROUP>().0;
+    if variant != Variant::Dot {
+        words.extend(x.iter().map(|x| x.to_bits()));
+        let sums = groups.iter().flat_map(|g| g.as_chunks::<16>().0);
+        words.extend(sums.map(|half| half.iter().sum::<f32>().to_bits()));
+        return;
+    }
+    let mut rest = Vec::with_capacity(4 * groups.len());
+    for group in groups {
+        let largest = group.iter().fold(0f32, |m, x| m.max(x.abs()));
+        let (scale, inverse) =
+            if largest > 1e-30 { (largest / 127.0, 127.0 / largest) } else { (0.0, 0.0) };
+        // What is not finite stays so: a NaN as the scale spoils the sum visibly.
+        let scale = if group.iter().all(|x| x.is_finite()) { scale } else { f32::NAN };
+        let q = group.map(|x| (x * inverse).round_ties_even() as i8);
+        words.extend(q.as_chunks::<4>().0.iter().map(|q| u32::from_le_bytes(q.map(|q| q as u8))));
+        let sum = |half: &[i8]| scale * half.iter().map(|q| i32::from(*q)).sum::<i32>() as f32;
+        let (low, high) = q.split_at(16);
+        rest.extend([scale.to_bits(), sum(low).to_bits(), sum(high).to_bits(), 0]);
+    }
+    words.extend(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stand_for_the_input_and_nan_stays_visible() {
+        let x: Vec<f32> = (0..64).map(|i| (i as f32 - 20.0) * 0.1).collect();
+        let mut words = vec![];
+        encode_input(Variant::Dot, &x, &mut words);
+        assert_eq!(words.len(), 64 / 4 + 2 * 4);
+        let scale = f32::from_bits(words[16 + 4]);
+        let byte = (words[15] >> 24) as u8 as i8;
+        assert!((f32::from(byte) * scale - x[63]).abs() < 0.02);
+        let sum = f32::from_bits(words[16 + 6]);
+        assert!((sum - x[48..].iter().sum::<f32>()).abs() < 0.2);
+        let mut bad = x.clone();
+        bad[3] = f32::INFINITY;
+        encode_input(Variant::Dot, &bad, &mut words);
+        assert!(f32::from_bits(words[16]).is_nan());
+        encode_input(Variant::Plain, &x, &mut words);
+        assert_eq!(words.len(), 64 + 4);
+    }
+}

@@ -1,0 +1,1 @@
+//! Queues of stages in all three modes.
