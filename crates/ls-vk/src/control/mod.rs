@@ -65,16 +65,19 @@ impl Work {
                 "{per} neurons of a frame: 1 to {MAX_NEURONS} are possible"
             ));
         }
-        let mut most = 0;
-        for (frame, n) in self.entries() {
-            let last = if neurons { n + 1 } else { *n };
-            if *frame >= slab.n_frames() {
-                return Err(VkError::Frame { frame: *frame, state: "outside of the slab" });
-            }
-            if last == 0 || last as usize > MAX_NEURONS || (!neurons && last > per) {
-                return shape_error(format!("{n} neurons of frame {frame}, of {per}"));
-            }
-            most = most.max(last);
+        // Largest and smallest first, in a loop that is short: lists have thousands of entries.
+        let start = (0, 0, u32::MAX);
+        let bounds = |(frame, most, least): (u32, u32, u32), e: &(u32, u32)| {
+            (frame.max(e.0), most.max(e.1), least.min(e.1))
+        };
+        let (frame, most, least) = self.entries().iter().fold(start, bounds);
+        let most =
+            if neurons && !self.entries().is_empty() { most.saturating_add(1) } else { most };
+        if frame >= slab.n_frames() {
+            return Err(VkError::Frame { frame, state: "outside of the slab" });
+        }
+        if most as usize > MAX_NEURONS || (!neurons && (least == 0 || most > per)) {
+            return shape_error(format!("{least} to {most} neurons of a frame, which has {per}"));
         }
         let bytes = shape.bytes_for(most as usize);
         if bytes > slab.frame_bytes() as usize {

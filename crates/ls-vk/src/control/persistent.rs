@@ -191,7 +191,6 @@ impl Persistent {
         }
         let stage = self.done.peek(RING.into())?;
         if stage != 0 {
-            self.device.give_up();
             return Err(VkError::Stalled { stage });
         }
         // It may have done this stage just before it ended.
