@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use ls_vk::control::{Mode, Runner, RunnerOptions, Work};
 use ls_vk::format::{ColumnFormat, RowFormat};
-use ls_vk::kernels::mlp::{Activation, MlpShape, Variant};
+use ls_vk::kernels::copy::Copy;
+use ls_vk::kernels::mlp::{Activation, MlpShape, Tuning, Variant};
 use ls_vk::twin::{self, Random};
 use ls_vk::{
     Buffer, Choice, Device, For, Instance, MemoryKind, Recorder, Result, Slab, Validation,
@@ -48,8 +49,8 @@ struct Bench {
     shape: MlpShape,
     n_frames: u32,
     n_layers: u32,
-    workgroups: Option<u32>,
-    threads: Option<u32>,
+    processors: u32,
+    tuning: Tuning,
     repetitions: usize,
 }
 
@@ -64,10 +65,7 @@ fn main() -> Result<()> {
     let mut bench = fill(&device, &args)?;
     check(&bench)?;
     if args.sweep {
-        sweep(&bench, copy)?;
-    }
-    if device.found_limits().max_loop_iterations.is_some() {
-        bench.workgroups = Some(1);
+        bench.tuning = sweep(&bench)?;
     }
     round_trips(&bench)?;
     table(&bench, copy)?;
@@ -81,12 +79,14 @@ fn main() -> Result<()> {
 fn copy_rate(device: &Arc<Device>, bytes: u64) -> Result<f64> {
     let buffer = |name| Buffer::new(device, MemoryKind::Device, bytes, name).map(Arc::new);
     let (from, to) = (buffer("from")?, buffer("to")?);
+    let copy = Copy::new(device)?;
     const TIMES: u64 = 8;
     let mut best = f64::INFINITY;
     for _ in 0..4 {
         let mut recorder = Recorder::new(device, For::Compute, "copy rate")?;
         for _ in 0..TIMES {
-            recorder.copy(&from, &to, &[(0, 0, bytes)])?.barrier();
+            copy.record(&mut recorder, (bytes / 16) as u32, &from, &to)?;
+            recorder.barrier();
         }
         let commands = recorder.finish()?;
         let began = Instant::now();
@@ -129,15 +129,23 @@ fn fill(device: &Arc<Device>, args: &Args) -> Result<Bench> {
     let rate = bytes / began.elapsed().as_secs_f64() / 1e9;
     println!("slab: {:?}, {:.0} MB, filled at {rate:.1} GB/s", slab.kind(), bytes / 1e6);
     let repetitions = if args.quick { 50 } else { 400 };
-    Ok(Bench { slab, shape, n_frames, n_layers, workgroups: None, threads: None, repetitions })
+    let processors = device.limits().processors.unwrap_or(16);
+    Ok(Bench {
+        slab,
+        shape,
+        n_frames,
+        n_layers,
+        processors,
+        tuning: Tuning::default(),
+        repetitions,
+    })
 }
 
 impl Bench {
     fn options(&self, mode: Mode) -> RunnerOptions {
         RunnerOptions {
             mode: Some(mode),
-            workgroups: self.workgroups,
-            threads: self.threads,
+            tuning: self.tuning,
             max_entries: Some(self.n_frames),
             ..Default::default()
         }
@@ -256,15 +264,18 @@ fn round_trips(bench: &Bench) -> Result<()> {
     let nothing = Work::Frames { per_frame: PER_FRAME, frames: vec![] };
     let mut cases = vec![];
     for completion in [MemoryKind::Readback, MemoryKind::Mapped] {
-        for workgroups in [Some(1), Some(32), bench.workgroups] {
+        for workgroups in [Some(1), Some(32), bench.tuning.workgroups] {
             cases.push((Mode::Persistent, completion, workgroups));
         }
     }
-    cases.push((Mode::Staged, MemoryKind::Readback, bench.workgroups));
-    cases.push((Mode::Blocking, MemoryKind::Readback, bench.workgroups));
+    cases.push((Mode::Staged, MemoryKind::Readback, bench.tuning.workgroups));
+    cases.push((Mode::Blocking, MemoryKind::Readback, bench.tuning.workgroups));
     for (mode, completion, workgroups) in cases {
-        let options =
-            RunnerOptions { completion: Some(completion), workgroups, ..bench.options(mode) };
+        let options = RunnerOptions {
+            completion: Some(completion),
+            tuning: Tuning { workgroups, ..bench.tuning },
+            ..bench.options(mode)
+        };
         let result = (|| -> Result<(f64, f64, u64, u32)> {
             let mut runner = bench.runner(&options)?;
             runner.begin(&x, TIMEOUT)?;
@@ -326,48 +337,68 @@ fn table(bench: &Bench, copy: f64) -> Result<()> {
     Ok(())
 }
 
-/// Time on the device alone for all neurons, by size of workgroups.
-fn sweep(bench: &Bench, copy: f64) -> Result<()> {
-    println!("\nall neurons in one stage, queued ahead: µs, GB/s, share of copy (read + write)");
+/// Compares layouts of the kernel in a persistent dispatch; the best, by all neurons in one stage
+/// queued ahead and a fifth of them in eight stages looked after, both against their aims.
+fn sweep(bench: &Bench) -> Result<Tuning> {
+    println!("\nµs: all in one stage, queued ahead; a fifth in eight stages, a look after each");
     let d = bench.shape.d_model;
     let mut random = Random::new(4);
     let (x, mut out) = (random.floats(d), vec![0.0; d]);
-    let passes: Vec<Vec<Work>> =
-        (0..100).map(|i| bench.stages(i % bench.n_layers, 1.0, 1, &mut random)).collect();
-    let processors = bench.slab.layout().n_slabs.max(1) * 132;
-    for variant in [Variant::Dot, Variant::Subgroups, Variant::Plain] {
-        for threads in [128, 256, 512, 1024] {
-            for share in [1, 2, 4, 8] {
-                let workgroups = processors * share;
-                if threads * share > 2048 {
-                    continue;
+    let mut passes = |n, kept, stages| -> Vec<Vec<Work>> {
+        (0..n).map(|i| bench.stages(i % bench.n_layers, kept, stages, &mut random)).collect()
+    };
+    let (all, fifth) = (passes(60, 1.0, 1), passes(40, 0.2, 8));
+    let mut best = (f64::INFINITY, Tuning::default());
+    for (threads, share) in [(512, 2), (1024, 1), (256, 4), (512, 1), (256, 2), (512, 3), (256, 6)]
+    {
+        for (rows, in_flight, prefetch) in [
+            (1, 4, false),
+            (1, 4, true),
+            (1, 2, true),
+            (1, 8, false),
+            (1, 8, true),
+            (2, 4, false),
+            (2, 4, true),
+            (2, 8, false),
+        ] {
+            let processors = bench.processors;
+            let tuning = Tuning {
+                workgroups: Some(processors * share),
+                threads: Some(threads),
+                rows_at_once: Some(rows),
+                in_flight: Some(in_flight),
+                prefetch: Some(prefetch),
+            };
+            let what = format!(
+                "{threads:>4} threads × {:>4}, {rows} rows, {in_flight} columns{}",
+                processors * share,
+                if prefetch { ", asked for early" } else { "" }
+            );
+            let options = RunnerOptions { tuning, ..bench.options(Mode::Persistent) };
+            let mut measure = || -> Result<(f64, f64)> {
+                let mut runner = bench.runner(&options)?;
+                throughput(&mut runner, &x, &all[..10], &mut out)?;
+                let one = throughput(&mut runner, &x, &all, &mut out)?;
+                let mut times = vec![];
+                for stages in &fifth {
+                    times.push(pass(&mut runner, &x, stages, &mut out)?);
                 }
-                let options = RunnerOptions {
-                    variant: Some(variant),
-                    threads: Some(threads),
-                    workgroups: Some(workgroups),
-                    depth: Some(4),
-                    ..bench.options(Mode::Staged)
-                };
-                let mut runner = match bench.runner(&options) {
-                    Ok(runner) => runner,
-                    Err(error) => {
-                        println!("{variant:?} {threads} × {workgroups}: {error}");
-                        continue;
+                Ok((one, percentile(&mut times, 0.5)))
+            };
+            match measure() {
+                Ok((one, eight)) => {
+                    println!("{what}: {one:6.1} {eight:6.1}");
+                    let score = one / 40.0 + eight / 100.0;
+                    if score < best.0 {
+                        best = (score, tuning);
                     }
-                };
-                throughput(&mut runner, &x, &passes[..20], &mut out)?;
-                let micros = throughput(&mut runner, &x, &passes, &mut out)?;
-                let bytes = f64::from(bench.n_frames * PER_FRAME) * bench.neuron_bytes() as f64;
-                let rate = bytes / micros / 1e3;
-                println!(
-                    "{variant:?} {threads:>4} threads × {workgroups:>4}: {micros:7.1} {rate:6.0} {:3.0} %",
-                    rate / (2.0 * copy) * 100.0
-                );
+                }
+                Err(error) => println!("{what}: {error}"),
             }
         }
     }
-    Ok(())
+    println!("best: {:?}", best.1);
+    Ok(best.1)
 }
 
 /// Many stages; every output is compared with what blocking submissions computed.
@@ -391,7 +422,7 @@ fn soak(bench: &Bench, n_stages: u64) -> Result<()> {
     drop(blocking);
     for mode in [Mode::Persistent, Mode::Staged] {
         let mut runner = bench.runner(&bench.options(mode))?;
-        let n = if mode == Mode::Staged { n_stages / 10 } else { n_stages };
+        let n = if mode == Mode::Staged { n_stages / 20 } else { n_stages };
         let (began, mut wrong, mut worst) = (Instant::now(), 0, Duration::ZERO);
         for i in 0..n as usize / STAGES {
             let (x, stages) = &cases[i % cases.len()];

@@ -170,12 +170,19 @@ impl Buffer {
         Ok(value)
     }
 
-    /// Two words that lie in one piece of eight bytes, read at once.
-    pub(crate) fn peek_pair(&self, pair: u64) -> Result<(u32, u32)> {
-        let from = self.place(8 * pair, 8)?;
-        // SAFETY: as for `peek`.
-        let value = unsafe { from.cast::<u64>().as_ptr().read_volatile() };
-        Ok((value as u32, (value >> 32) as u32))
+    /// Reads pairs of a value and a tag, each in one piece of eight bytes that the device writes at
+    /// once, until one has another tag; how many had it.
+    pub(crate) fn take_tagged(&self, first: u64, tag: u32, to: &mut [f32]) -> Result<usize> {
+        let from = self.place(8 * first, 8 * to.len() as u64)?.cast::<u64>();
+        for (i, to) in to.iter_mut().enumerate() {
+            // SAFETY: within the mapping, as just checked, and aligned as for `peek`.
+            let pair = unsafe { from.add(i).as_ptr().read_volatile() };
+            if (pair >> 32) as u32 != tag {
+                return Ok(i);
+            }
+            *to = f32::from_bits(pair as u32);
+        }
+        Ok(to.len())
     }
 
     /// Writes a word after all that was written before, for a device that watches it.

@@ -18,10 +18,6 @@ impl Messages {
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-
-    fn push(&self, message: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-    }
 }
 
 /// What the loader is told; `messages` must outlive the messenger.
@@ -64,7 +60,7 @@ mod tests {
     #[test]
     fn messages_are_taken_once() {
         let messages = Messages::default();
-        messages.push("a".into());
+        messages.0.lock().unwrap().push("a".into());
         assert_eq!(messages.clone().take(), ["a"]);
         assert!(messages.take().is_empty());
     }

@@ -219,8 +219,10 @@ fn create(
         .collect();
     let core = vk::PhysicalDeviceFeatures::default()
         .shader_storage_buffer_array_dynamic_indexing(found.dynamic_buffer_index);
-    let mut v12 =
-        vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(found.timeline_semaphore);
+    let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+        .vulkan_memory_model(found.memory_model)
+        .vulkan_memory_model_device_scope(found.memory_model)
+        .timeline_semaphore(found.timeline_semaphore);
     let mut v13 = vk::PhysicalDeviceVulkan13Features::default()
         .subgroup_size_control(found.subgroup_arithmetic)
         .compute_full_subgroups(found.subgroup_arithmetic)
@@ -284,6 +286,10 @@ mod probe {
                 && v13.subgroup_size_control == vk::TRUE
                 && v13.compute_full_subgroups == vk::TRUE,
             integer_dot: v13.shader_integer_dot_product == vk::TRUE,
+            // Lavapipe says that it has it, and then a loop that watches a word never sees it change.
+            memory_model: v12.vulkan_memory_model == vk::TRUE
+                && v12.vulkan_memory_model_device_scope == vk::TRUE
+                && !rest.is_lavapipe,
             timeline_semaphore: v12.timeline_semaphore == vk::TRUE,
             mapped_device_memory: mapped,
             unified_memory: mapped && one_heap && shared,

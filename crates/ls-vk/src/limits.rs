@@ -24,6 +24,9 @@ pub struct Limits {
     pub subgroup_arithmetic: bool,
     /// Products of four signed bytes each, added up.
     pub integer_dot: bool,
+    /// Memory that one workgroup writes can be seen by others within a dispatch, by the rules of
+    /// Vulkan's memory model.
+    pub memory_model: bool,
     /// Semaphores that count, which host and device both signal.
     pub timeline_semaphore: bool,
     /// Memory of the device that the host can map coherently.
@@ -68,6 +71,7 @@ impl Limits {
                 && other.subgroup_arithmetic
                 && same_subgroups,
             integer_dot: self.integer_dot && other.integer_dot,
+            memory_model: self.memory_model && other.memory_model,
             timeline_semaphore: self.timeline_semaphore && other.timeline_semaphore,
             mapped_device_memory: self.mapped_device_memory && other.mapped_device_memory,
             unified_memory: self.unified_memory && other.unified_memory,
@@ -91,6 +95,7 @@ impl Limits {
             max_workgroup_subgroups: 1,
             subgroup_arithmetic: false,
             integer_dot: false,
+            memory_model: false,
             timeline_semaphore: false,
             mapped_device_memory: false,
             unified_memory: false,
@@ -116,6 +121,7 @@ impl Limits {
             max_workgroup_subgroups: 16,
             subgroup_arithmetic: true,
             integer_dot: true,
+            memory_model: true,
             timeline_semaphore: true,
             mapped_device_memory: true,
             unified_memory: true,
@@ -139,6 +145,7 @@ impl Limits {
             max_workgroup_subgroups: 32,
             subgroup_arithmetic: true,
             integer_dot: true,
+            memory_model: true,
             timeline_semaphore: true,
             mapped_device_memory: true,
             unified_memory: true,

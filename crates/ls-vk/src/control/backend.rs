@@ -9,7 +9,7 @@ use super::persistent::Persistent;
 use super::staged::Staged;
 use crate::buffer::Buffer;
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Result, VkError};
 use crate::kernels::mlp::{Plan, RING};
 use crate::kernels::shaders;
 use crate::pipeline::{BindSet, Pipeline};
@@ -86,12 +86,16 @@ impl Backend {
     }
 
     /// Whether the oldest stage that was handed over, `number`, is done and its results are there.
-    pub fn is_done(&mut self, memory: &Memory, number: u32, output: bool) -> Result<bool> {
-        match self {
-            Self::Persistent(p) => p.is_done(memory, number, output),
-            Self::Staged(s) => s.is_done(number),
+    pub fn is_done(&mut self, memory: &mut Memory, number: u32, output: bool) -> Result<bool> {
+        let done = match self {
+            Self::Persistent(p) => return p.is_done(memory, number, output),
+            Self::Staged(s) => s.is_done(number)?,
             Self::Blocking(b) => b.is_done(number),
+        };
+        if done && output && !memory.collect(number)? {
+            return Err(VkError::Stalled { stage: number });
         }
+        Ok(done)
     }
 }
 
@@ -131,7 +135,7 @@ fn bind(pipeline: &Pipeline, slab: &Slab, memory: &Memory) -> Result<BindSet> {
 }
 
 /// The error for a device that is gone while it ran stages.
-pub(super) fn lost(device: &Device, mode: Mode, number: u32) -> crate::VkError {
+pub(super) fn lost(device: &Device, mode: Mode, number: u32) -> VkError {
     device.give_up();
-    crate::VkError::DeviceLost { during: format!("{mode} stage {number}") }
+    VkError::DeviceLost { during: format!("{mode} stage {number}") }
 }

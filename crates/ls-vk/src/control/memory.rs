@@ -74,7 +74,9 @@ pub(super) struct Memory {
     pub inputs: Arc<Buffer>,
     pub partials: Arc<Buffer>,
     pub results: Arc<Buffer>,
-    d_model: usize,
+    /// Results of the stage in hand; how many have come, and the stage.
+    values: Vec<f32>,
+    collected: (usize, u32),
     scratch: Vec<u32>,
 }
 
@@ -101,7 +103,8 @@ impl Memory {
             inputs: buffer(near, 4 * u64::from(X_SLOTS * plan.x_words()), "stage inputs")?,
             partials: buffer(MemoryKind::Device, plan.partial_bytes(), "partial sums")?,
             results,
-            d_model,
+            values: vec![0.0; d_model],
+            collected: (0, 0),
             scratch: vec![],
         })
     }
@@ -115,37 +118,23 @@ impl Memory {
         self.inputs.write_words(4 * u64::from(slot * plan.x_words()), &self.scratch)
     }
 
-    pub fn n_results(&self) -> usize {
-        self.d_model
+    /// Collects the results of a stage as they come; whether all have.
+    pub fn collect(&mut self, number: u32) -> Result<bool> {
+        if self.collected.1 != number {
+            self.collected = (0, number);
+        }
+        let first = u64::from(number % RING) * self.values.len() as u64;
+        let from = self.collected.0;
+        let more =
+            self.results.take_tagged(first + from as u64, number, &mut self.values[from..])?;
+        self.collected.0 += more;
+        Ok(self.collected.0 == self.values.len())
     }
 
-    /// How many of a stage's results have come, of which the first `from` are known to have.
-    pub fn results_from(&self, number: u32, from: usize) -> Result<usize> {
-        let first = u64::from(number % RING) * self.d_model as u64;
-        for i in from..self.d_model {
-            if self.results.peek_pair(first + i as u64)?.1 != number {
-                return Ok(i);
-            }
-        }
-        Ok(self.d_model)
-    }
-
-    /// Copies the results of a stage out.
-    ///
-    /// # Errors
-    ///
-    /// [`VkError::Stalled`] if one of them is not of this stage.
-    pub fn read_results(&self, number: u32, out: &mut Vec<f32>) -> Result<()> {
-        out.clear();
-        let first = u64::from(number % RING) * self.d_model as u64;
-        for i in 0..self.d_model as u64 {
-            let (value, of) = self.results.peek_pair(first + i)?;
-            if of != number {
-                return Err(VkError::Stalled { stage: number });
-            }
-            out.push(f32::from_bits(value));
-        }
-        Ok(())
+    /// Results that were collected, for a vector whose memory is used for the next.
+    pub fn take_results(&mut self, mut spare: Vec<f32>) -> Vec<f32> {
+        spare.resize(self.values.len(), 0.0);
+        std::mem::replace(&mut self.values, spare)
     }
 }
 
@@ -160,20 +149,39 @@ pub fn encode_input(variant: Variant, x: &[f32], words: &mut Vec<u32>) {
         words.extend(sums.map(|half| half.iter().sum::<f32>().to_bits()));
         return;
     }
-    let mut rest = Vec::with_capacity(4 * groups.len());
-    for group in groups {
-        let largest = group.iter().fold(0f32, |m, x| m.max(x.abs()));
-        let (scale, inverse) =
-            if largest > 1e-30 { (largest / 127.0, 127.0 / largest) } else { (0.0, 0.0) };
-        // What is not finite stays so: a NaN as the scale spoils the sum visibly.
-        let scale = if group.iter().all(|x| x.is_finite()) { scale } else { f32::NAN };
-        let q = group.map(|x| (x * inverse).round_ties_even() as i8);
-        words.extend(q.as_chunks::<4>().0.iter().map(|q| u32::from_le_bytes(q.map(|q| q as u8))));
-        let sum = |half: &[i8]| scale * half.iter().map(|q| i32::from(*q)).sum::<i32>() as f32;
-        let (low, high) = q.split_at(16);
-        rest.extend([scale.to_bits(), sum(low).to_bits(), sum(high).to_bits(), 0]);
+    words.resize(x.len() / 4 + 4 * groups.len(), 0);
+    let (bytes, rest) = words.split_at_mut(x.len() / 4);
+    let to = bytes.as_chunks_mut::<8>().0.iter_mut().zip(rest.as_chunks_mut::<4>().0);
+    groups.iter().zip(to).for_each(|(group, (bytes, rest))| encode_group(group, bytes, rest));
+}
+
+/// 32 values as bytes, their scale, and the sums of each half of what the bytes stand for.
+fn encode_group(group: &[f32; GROUP], bytes: &mut [u32; 8], rest: &mut [u32; 4]) {
+    // Adding it rounds to nearest and leaves the integer in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let mut lanes = [0f32; 8];
+    for part in group.as_chunks::<8>().0 {
+        for (lane, x) in lanes.iter_mut().zip(part) {
+            // In this order a NaN stays.
+            *lane = if x.abs() <= *lane { *lane } else { x.abs() };
+        }
     }
-    words.extend(rest);
+    let largest = lanes.into_iter().fold(0f32, |m, x| if x <= m { m } else { x });
+    // What is not finite stays so: a NaN as the scale spoils the sum visibly.
+    let (scale, inverse) = match largest {
+        x if !x.is_finite() => (f32::NAN, 0.0),
+        x if x > 1e-30 => (x / 127.0, 127.0 / x),
+        _ => (0.0, 0.0),
+    };
+    let mut sums = [0i32; 2];
+    for (half, values) in group.as_chunks::<16>().0.iter().enumerate() {
+        let q = values.map(|x| (x * inverse + MAGIC).to_bits() as u8);
+        sums[half] = q.iter().map(|q| i32::from(*q as i8)).sum();
+        let words = q.as_chunks::<4>().0.iter().map(|q| u32::from_le_bytes(*q));
+        bytes[4 * half..].iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    }
+    let [low, high] = sums.map(|sum| (scale * sum as f32).to_bits());
+    *rest = [scale.to_bits(), low, high, 0];
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub use memory::encode_input;
 pub use runner::Runner;
 
 use crate::error::{Result, VkError};
-use crate::kernels::mlp::{MAX_NEURONS, MlpShape, Variant};
+use crate::kernels::mlp::{MAX_NEURONS, MlpShape, Tuning, Variant};
 use crate::memory::MemoryKind;
 use crate::slab::Slab;
 
@@ -95,10 +95,8 @@ pub struct RunnerOptions {
     pub mode: Option<Mode>,
     /// The way to compute; the best that the device has unless given.
     pub variant: Option<Variant>,
-    /// Workgroups of a dispatch.
-    pub workgroups: Option<u32>,
-    /// Threads of a workgroup, a power of two.
-    pub threads: Option<u32>,
+    /// How the kernel is laid out.
+    pub tuning: Tuning,
     /// Entries that a stage may have; 4096 unless given.
     pub max_entries: Option<u32>,
     /// Stages that the device is given at once; 2 unless given, at most 4.

@@ -43,8 +43,6 @@ pub(super) struct Persistent {
     /// The oldest stage that is not known to be done, and the one after the youngest posted.
     oldest: u32,
     next: u32,
-    /// Results of the oldest stage that have come.
-    n_results: usize,
     looks: u32,
     launches: u64,
 }
@@ -58,10 +56,11 @@ impl Persistent {
     ) -> Result<Self> {
         let device = Arc::clone(slab.device());
         let missing = |what| VkError::Missing { device: device.info().name.clone(), what };
-        if !device.limits().persistent || !device.limits().mapped_device_memory {
+        let limits = device.limits();
+        if !limits.persistent || !limits.mapped_device_memory {
             return Err(missing("memory that host and a running kernel both see"));
         }
-        let shader = plan.variant().persistent_shader();
+        let shader = plan.variant().persistent_shader(limits);
         let shader = shader.ok_or_else(|| missing("a persistent kernel for one slab"))?;
         let pipeline = Arc::new(Pipeline::new(&device, shader, &plan.constants())?);
         let kind = options.completion.unwrap_or(MemoryKind::Readback);
@@ -103,7 +102,6 @@ impl Persistent {
             running: None,
             oldest: 1,
             next: 1,
-            n_results: 0,
             looks: 0,
             launches: 0,
             device,
@@ -157,10 +155,9 @@ impl Persistent {
         pending.wait(END_TIMEOUT).map(drop).inspect_err(|_| self.device.give_up())
     }
 
-    pub fn is_done(&mut self, memory: &Memory, number: u32, output: bool) -> Result<bool> {
+    pub fn is_done(&mut self, memory: &mut Memory, number: u32, output: bool) -> Result<bool> {
         if self.has_come(memory, number, output)? {
             self.oldest = number.wrapping_add(1);
-            self.n_results = 0;
             return Ok(true);
         }
         self.looks += 1;
@@ -171,16 +168,15 @@ impl Persistent {
         Ok(false)
     }
 
-    fn has_come(&mut self, memory: &Memory, number: u32, output: bool) -> Result<bool> {
+    fn has_come(&self, memory: &mut Memory, number: u32, output: bool) -> Result<bool> {
         if !output {
             return Ok(self.done.peek(u64::from(number % RING))? == number);
         }
-        self.n_results = memory.results_from(number, self.n_results)?;
-        Ok(self.n_results == memory.n_results())
+        memory.collect(number)
     }
 
     /// Starts the dispatch anew if it has ended.
-    fn revive(&mut self, memory: &Memory, number: u32, output: bool) -> Result<()> {
+    fn revive(&mut self, memory: &mut Memory, number: u32, output: bool) -> Result<()> {
         match &self.running {
             Some((pending, _)) if !pending.is_done()? => return Ok(()),
             Some(_) => self.running = None,

@@ -67,24 +67,42 @@ impl Runner {
     /// mode or variant that was asked for.
     pub fn new(slab: &Arc<Slab>, shape: MlpShape, options: &RunnerOptions) -> Result<Self> {
         let device = slab.device();
-        let limits = device.limits();
-        let (mode, n_slabs) = (options.mode.unwrap_or(Mode::Blocking), slab.layout().n_slabs);
-        let allowed = |v: Variant| match options.variant {
-            Some(variant) => v == variant,
-            None => mode != Mode::Persistent || v.persistent_shader().is_some(),
-        };
-        let missing = |what| VkError::Missing { device: device.info().name.clone(), what };
-        let variant = Variant::best(limits, &shape, n_slabs, allowed)
-            .ok_or_else(|| missing("what this variant of the kernel needs"))?;
+        let (mode, limits) = (options.mode.unwrap_or(Mode::Blocking), device.limits());
         let plan_options = PlanOptions {
-            variant,
-            workgroups: options.workgroups,
-            threads: options.threads,
+            variant: variant(slab, &shape, options, mode)?,
+            tuning: options.tuning,
             max_entries: options.max_entries.unwrap_or(4096),
         };
-        let plan = Plan::new(shape, slab.layout(), limits, &plan_options)?;
-        let memory =
-            Memory::new(device, &plan, options.completion.unwrap_or(MemoryKind::Readback))?;
+        let mut plan = Plan::new(shape, slab.layout(), limits, &plan_options)?;
+        if mode == Mode::Persistent && options.tuning.workgroups.is_none() {
+            // All workgroups of a persistent dispatch must run at once: fewer, until they do.
+            // Lavapipe never promises it for more than one.
+            if limits.max_loop_iterations.is_some() {
+                plan.workgroups = 1;
+            }
+            while plan.workgroups > 1 && !Self::build(slab, plan, mode, options)?.all_meet()? {
+                plan.workgroups = plan.workgroups.div_ceil(2);
+            }
+        }
+        Self::build(slab, plan, mode, options)
+    }
+
+    /// Whether the workgroups of a dispatch meet when a stage hands out its sums.
+    fn all_meet(mut self) -> Result<bool> {
+        const TIMEOUT: Duration = Duration::from_secs(5);
+        let mut out = vec![0.0; self.plan.shape.d_model];
+        self.begin(&out, TIMEOUT)?;
+        let ticket = self.queue(&Work::Neurons(vec![]), true, vec![])?;
+        match self.output(ticket, &mut out, TIMEOUT) {
+            Ok(()) => Ok(true),
+            Err(VkError::Stalled { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn build(slab: &Arc<Slab>, plan: Plan, mode: Mode, options: &RunnerOptions) -> Result<Self> {
+        let completion = options.completion.unwrap_or(MemoryKind::Readback);
+        let memory = Memory::new(slab.device(), &plan, completion)?;
         let backend = Backend::new(mode, slab, &plan, &memory, options)?;
         Ok(Self {
             backend,
@@ -235,7 +253,9 @@ impl Runner {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.retire().and_then(|()| self.post()).inspect_err(|error| {
+        let lost = VkError::DeviceLost { during: format!("{} stages", self.mode()) };
+        let there = if self.slab.device().is_lost() { Err(lost) } else { Ok(()) };
+        there.and_then(|()| self.retire()).and_then(|()| self.post()).inspect_err(|error| {
             self.failed = Some(error.clone());
         })
     }
@@ -243,13 +263,12 @@ impl Runner {
     fn retire(&mut self) -> Result<()> {
         while let Some(oldest) = self.posted.front() {
             let (number, output) = (oldest.number, oldest.stage.output);
-            if !self.backend.is_done(&self.memory, number, output)? {
+            if !self.backend.is_done(&mut self.memory, number, output)? {
                 return Ok(());
             }
             let posted = self.posted.pop_front().expect("looked at above");
             if output {
-                let mut values = self.spare.pop().unwrap_or_default();
-                self.memory.read_results(number, &mut values)?;
+                let values = self.memory.take_results(self.spare.pop().unwrap_or_default());
                 if self.outputs.len() == KEPT_OUTPUTS {
                     self.spare.extend(self.outputs.pop_front().map(|(_, values)| values));
                 }
@@ -347,4 +366,16 @@ impl Runner {
         }
         unreachable!("2^64 turns")
     }
+}
+
+/// The best variant that the options allow and the device can run.
+fn variant(slab: &Slab, shape: &MlpShape, options: &RunnerOptions, mode: Mode) -> Result<Variant> {
+    let device = slab.device();
+    let allowed = |v: Variant| match options.variant {
+        Some(variant) => v == variant,
+        None => mode != Mode::Persistent || v.persistent_shader(device.limits()).is_some(),
+    };
+    let best = Variant::best(device.limits(), shape, slab.layout().n_slabs, allowed);
+    let what = "what this variant of the kernel needs";
+    best.ok_or_else(|| VkError::Missing { device: device.info().name.clone(), what })
 }

@@ -131,12 +131,17 @@ impl Variant {
         }
     }
 
-    pub(crate) fn persistent_shader(self) -> Option<Shader> {
-        match self {
-            Self::One => None,
-            Self::Plain => Some(shaders::MLP_PERSISTENT),
-            Self::Subgroups => Some(shaders::MLP_PERSISTENT_SUBGROUPS),
-            Self::Dot => Some(shaders::MLP_PERSISTENT_DOT),
+    /// The kernel that lives over many stages; by the rules of the memory model where the device
+    /// has it.
+    pub(crate) fn persistent_shader(self, limits: &Limits) -> Option<Shader> {
+        match (self, limits.memory_model) {
+            (Self::One, _) => None,
+            (Self::Plain, false) => Some(shaders::MLP_PERSISTENT),
+            (Self::Subgroups, false) => Some(shaders::MLP_PERSISTENT_SUBGROUPS),
+            (Self::Dot, false) => Some(shaders::MLP_PERSISTENT_DOT),
+            (Self::Plain, true) => Some(shaders::MLP_PERSISTENT_MODEL),
+            (Self::Subgroups, true) => Some(shaders::MLP_PERSISTENT_MODEL_SUBGROUPS),
+            (Self::Dot, true) => Some(shaders::MLP_PERSISTENT_MODEL_DOT),
         }
     }
 }
@@ -165,6 +170,9 @@ pub struct Plan {
     k_split: u32,
     blocks_per_lane: u32,
     batch: u32,
+    rows_at_once: u32,
+    in_flight: u32,
+    prefetch: bool,
     /// Entries that a list can hold.
     pub max_entries: u32,
     frame_bytes: u32,
@@ -172,15 +180,28 @@ pub struct Plan {
     n_slabs: u32,
 }
 
+/// How a kernel is laid out on a device; what is not given is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Workgroups of a dispatch.
+    pub workgroups: Option<u32>,
+    /// Threads of a workgroup, a power of two.
+    pub threads: Option<u32>,
+    /// Rows of gate and up that a team of threads works on at once, 1 or 2.
+    pub rows_at_once: Option<u32>,
+    /// Columns whose loads are on their way together, 1 to 16.
+    pub in_flight: Option<u32>,
+    /// Whether the first columns are asked for before the rows are computed.
+    pub prefetch: Option<bool>,
+}
+
 /// What a plan is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
     /// The way to compute.
     pub variant: Variant,
-    /// Workgroups; chosen by the device's processors unless given.
-    pub workgroups: Option<u32>,
-    /// Threads of a workgroup; chosen unless given. A power of two.
-    pub threads: Option<u32>,
+    /// How the kernel is laid out.
+    pub tuning: Tuning,
     /// Entries that a stage may have.
     pub max_entries: u32,
 }
@@ -209,6 +230,9 @@ impl Plan {
         options: &PlanOptions,
     ) -> Result<Self> {
         shape.check()?;
+        let tuning = &options.tuning;
+        // A processor gains nothing from loads on their way, and its compiler takes its time.
+        let on_processor = limits.max_loop_iterations.is_some();
         if frames.n_slabs > MAX_SLABS {
             let (needed, limit) = (frames.n_slabs.into(), MAX_SLABS.into());
             return Err(VkError::Limit { what: "buffers of weights", needed, limit });
@@ -217,7 +241,7 @@ impl Plan {
         let team = if subgroups { limits.subgroup_size } else { 32 };
         let most = 1 << limits.max_workgroup_threads.ilog2();
         let most = if subgroups { most.min(team * limits.max_workgroup_subgroups) } else { most };
-        let threads = options.threads.unwrap_or(512).min(most);
+        let threads = tuning.threads.unwrap_or(512).min(most);
         if threads < team || !threads.is_power_of_two() || !team.is_power_of_two() {
             let (needed, limit) = (threads.into(), team.into());
             return Err(VkError::Limit {
@@ -232,7 +256,7 @@ impl Plan {
         let k_split = blocks.div_ceil(team * blocks_per_lane);
         let processors = limits.processors.unwrap_or(16);
         let per_processor = (1024 / threads).clamp(1, 2);
-        let workgroups = options.workgroups.unwrap_or(processors * per_processor);
+        let workgroups = tuning.workgroups.unwrap_or(processors * per_processor);
         Ok(Self {
             shape,
             variant: options.variant,
@@ -242,6 +266,9 @@ impl Plan {
             k_split,
             blocks_per_lane,
             batch: MAX_BATCH / k_split,
+            in_flight: tuning.in_flight.unwrap_or(if on_processor { 1 } else { 4 }).clamp(1, 16),
+            prefetch: tuning.prefetch.unwrap_or(!on_processor),
+            rows_at_once: tuning.rows_at_once.unwrap_or(1).clamp(1, 2),
             max_entries: options.max_entries.max(1).next_multiple_of(4),
             frame_bytes: frames.frame_bytes,
             frames_per_slab: frames.frames_per_slab,
@@ -279,7 +306,7 @@ impl Plan {
     }
 
     /// Values for the shaders' constants.
-    pub(crate) fn constants(&self) -> [u32; 22] {
+    pub(crate) fn constants(&self) -> [u32; 25] {
         let s = &self.shape;
         let [gate, up, down] = s.neuron_bytes();
         let groups = s.d_model / GROUP;
@@ -310,6 +337,9 @@ impl Plan {
             self.list_words(),
             RING,
             self.batch,
+            self.rows_at_once,
+            self.in_flight,
+            self.prefetch.into(),
         ]
     }
 
@@ -319,10 +349,10 @@ impl Plan {
         let batches = each.div_ceil(self.batch.into());
         let at_once = u64::from((self.threads / self.team / self.k_split).max(1));
         let per_row = u64::from(self.blocks_per_lane) * 80 + u64::from(self.team.ilog2()) + 1;
-        let rows = (each.div_ceil(at_once) + batches) * (per_row + 1);
+        let rows = (each.div_ceil(at_once) + 2 * batches) * (per_row + 3);
         let values = batches * (u64::from(self.k_split) + 1) * 4;
         let units = (self.shape.d_model as u64 / 8).div_ceil(self.threads.into());
-        let columns = units * (each * 4 + batches);
+        let columns = units * ((each + 16 * batches) * 3 + 20 * batches);
         rows + values + columns + 4 * batches
     }
 

@@ -3,6 +3,7 @@
 //! Each stands beside its shader (`shaders/<name>.comp`) and its twin (`twin/<name>.rs`).
 
 pub mod axpy;
+pub mod copy;
 pub mod mlp;
 pub mod project;
 pub mod rms_norm;

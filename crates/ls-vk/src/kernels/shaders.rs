@@ -28,6 +28,7 @@ const STAGE_ONE: &[u32] = &[1, 1, 1, 1, 1];
 const PERSISTENT: &[u32] = &[MAX_SLABS, 1, 1, 1, 1, 1, 1, 1];
 
 shader!(AXPY, "axpy", &[1, 1], 8, false);
+shader!(COPY, "copy", &[1, 1], 4, false);
 shader!(RMS_NORM, "rms_norm", &[1, 1, 1], 8, false);
 shader!(PROJECT, "project", &[1, 1, 1, 1, 1], 8, false);
 shader!(MLP_REDUCE, "mlp_reduce", STAGE_ONE, 4, false);
@@ -38,3 +39,6 @@ shader!(MLP_STAGE_DOT, "mlp_stage.dot", STAGE, 4, true);
 shader!(MLP_PERSISTENT, "mlp_persistent", PERSISTENT, 16, false);
 shader!(MLP_PERSISTENT_SUBGROUPS, "mlp_persistent.subgroups", PERSISTENT, 16, true);
 shader!(MLP_PERSISTENT_DOT, "mlp_persistent.dot", PERSISTENT, 16, true);
+shader!(MLP_PERSISTENT_MODEL, "mlp_persistent.model", PERSISTENT, 16, false);
+shader!(MLP_PERSISTENT_MODEL_SUBGROUPS, "mlp_persistent.model_subgroups", PERSISTENT, 16, true);
+shader!(MLP_PERSISTENT_MODEL_DOT, "mlp_persistent.model_dot", PERSISTENT, 16, true);

@@ -11,8 +11,13 @@
 // with no announcement saw it before, so the first workgroup sees it too and takes the
 // announcement back.
 //
-// Variants: plain; subgroups: SUBGROUPS; dot: SUBGROUPS, DOT
+// Variants: plain; subgroups: SUBGROUPS; dot: SUBGROUPS, DOT; model: MODEL;
+// model_subgroups: MODEL, SUBGROUPS; model_dot: MODEL, SUBGROUPS, DOT
 #version 450
+#ifdef MODEL
+#pragma use_vulkan_memory_model
+#extension GL_KHR_memory_scope_semantics : require
+#endif
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #ifdef SUBGROUPS
@@ -42,6 +47,17 @@ layout(push_constant) uniform Push {
     uint patient_spins;
 } push;
 
+// All that this workgroup wrote is seen by others, and what they wrote before is seen here; nothing
+// that was cached is taken for it.
+void meet() {
+#ifdef MODEL
+    memoryBarrier(gl_ScopeQueueFamily, gl_StorageSemanticsBuffer,
+                  gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+#else
+    memoryBarrierBuffer();
+#endif
+}
+
 const uint RUNNING = 0, PARKING = 1, PARKED = 2;
 const uint GO = 0, END = 1, LOST = 2;
 
@@ -64,7 +80,7 @@ void wait_first(uint at, uint number) {
         }
     }
     doorbells[at].y = PARKING;
-    memoryBarrierBuffer();
+    meet();
     uvec4 header = doorbells[at];
     if (header.x == number) {
         doorbells[at].y = RUNNING;
@@ -92,8 +108,11 @@ void wait_other(uint at, uint number) {
 }
 
 // Announces that the workgroup's share is done; true for the thread that is the last to do so.
-bool arrive(uint slot, uint target) {
-    memoryBarrierBuffer();
+bool arrive(uint slot, uint target, bool output_follows) {
+    // Rows of sums are the workgroup's own until they are summed up: only then they must be seen.
+    if (output_follows) {
+        meet();
+    }
     barrier();
     if (gl_LocalInvocationIndex != 0) {
         return false;
@@ -114,10 +133,10 @@ bool wait_for_all(uint slot, uint target, uint number) {
         if (sh_command == LOST) {
             done[RING] = number;
         }
-        memoryBarrierBuffer();
+        meet();
     }
     barrier();
-    memoryBarrierBuffer();
+    meet();
     return sh_command == GO;
 }
 
@@ -135,15 +154,16 @@ void main() {
         }
         barrier();
         // Frames may have been filled anew since the last stage.
-        memoryBarrierBuffer();
+        meet();
         if (sh_command != GO) {
             return;
         }
         Stage stage = Stage(number, sh_entries, sh_bits, slot);
         run_stage(stage);
         uint target = gl_NumWorkGroups.x * (k / RING + 1);
-        bool last = arrive(slot, target);
-        if ((stage.bits & FLAG_OUTPUT) == 0) {
+        bool hand_out = (stage.bits & FLAG_OUTPUT) != 0;
+        bool last = arrive(slot, target, hand_out);
+        if (!hand_out) {
             if (last) {
                 done[slot] = number;
             }

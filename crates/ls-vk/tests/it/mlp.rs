@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ls_vk::control::{Mode, Runner, RunnerOptions, Work, encode_input};
 use ls_vk::format::{ColumnFormat, RowFormat};
-use ls_vk::kernels::mlp::{Activation, MlpShape, Variant};
+use ls_vk::kernels::mlp::{Activation, MlpShape, Tuning, Variant};
 use ls_vk::twin::{self, Random};
 use ls_vk::{Device, Limits, Slab, VkError};
 
@@ -133,8 +133,7 @@ fn every_format_and_variant_is_its_twin() {
             }
             let options = RunnerOptions {
                 variant: Some(variant),
-                workgroups: Some(2),
-                threads: Some(128),
+                tuning: Tuning { workgroups: Some(2), threads: Some(128), ..Default::default() },
                 ..Default::default()
             };
             check(&layer, &options, &x, &layer.all());
@@ -151,7 +150,10 @@ fn every_column_format_and_mixed_rows() {
         let mut shape = shape(d, (rows.0, rows.1, down), 2, 2 * (i % 2));
         shape.activation = Activation::GeluTanh;
         let layer = Layer::new(&checked.device, shape, &[2; 5]);
-        let options = RunnerOptions { workgroups: Some(3), ..Default::default() };
+        let options = RunnerOptions {
+            tuning: Tuning { workgroups: Some(3), ..Default::default() },
+            ..Default::default()
+        };
         check(&layer, &options, &Random::new(8).floats(d), &layer.all());
     }
 }
@@ -168,8 +170,11 @@ fn odd_shapes() {
         let layer = Layer::new(&checked.device, shape(d, formats, per, 0), &[per as u32; 3]);
         for workgroups in [1, 5] {
             let options = RunnerOptions {
-                workgroups: Some(workgroups),
-                threads: Some(threads),
+                tuning: Tuning {
+                    workgroups: Some(workgroups),
+                    threads: Some(threads),
+                    ..Default::default()
+                },
                 ..Default::default()
             };
             check(&layer, &options, &Random::new(9).floats(d), &layer.all());
@@ -185,8 +190,7 @@ fn batches_larger_than_the_tables_of_a_workgroup() {
     for variant in [Variant::Plain, Variant::Subgroups] {
         let options = RunnerOptions {
             variant: Some(variant),
-            workgroups: Some(1),
-            threads: Some(32),
+            tuning: Tuning { workgroups: Some(1), threads: Some(32), ..Default::default() },
             ..Default::default()
         };
         check(&layer, &options, &Random::new(10).floats(64), &layer.all());
@@ -199,7 +203,10 @@ fn lists_of_single_neurons() {
     let formats = (RowFormat::Q5_0, RowFormat::Q4_1, ColumnFormat::Q6);
     let layer = Layer::new(&checked.device, shape(128, formats, 6, 0), &[6, 6, 2]);
     let work = Work::Neurons(vec![(1, 5), (0, 0), (2, 1), (1, 2), (0, 3)]);
-    let options = RunnerOptions { workgroups: Some(2), ..Default::default() };
+    let options = RunnerOptions {
+        tuning: Tuning { workgroups: Some(2), ..Default::default() },
+        ..Default::default()
+    };
     check(&layer, &options, &Random::new(11).floats(128), &work);
     check(&layer, &options, &Random::new(11).floats(128), &Work::Neurons(vec![]));
 }
@@ -225,8 +232,7 @@ fn a_slab_of_several_buffers() {
     for variant in [Variant::Plain, Variant::Subgroups] {
         let options = RunnerOptions {
             variant: Some(variant),
-            workgroups: Some(3),
-            threads: Some(64),
+            tuning: Tuning { workgroups: Some(3), threads: Some(64), ..Default::default() },
             max_entries: Some(100),
             ..Default::default()
         };
@@ -246,8 +252,7 @@ fn loops_that_lavapipe_would_end_are_split() {
     let frames: Vec<(u32, u32)> = (0..160).map(|i| (i % 2, 1000)).collect();
     let work = Work::Frames { per_frame: 1000, frames };
     let options = RunnerOptions {
-        workgroups: Some(1),
-        threads: Some(32),
+        tuning: Tuning { workgroups: Some(1), threads: Some(32), ..Default::default() },
         variant: Some(Variant::Plain),
         ..Default::default()
     };
@@ -261,7 +266,11 @@ fn the_same_list_gives_the_same_bits() {
     let layer = Layer::new(&checked.device, shape(544, formats, 5, 0), &[5; 9]);
     let x = Random::new(15).floats(544);
     let bits = |mode| {
-        let options = RunnerOptions { mode: Some(mode), workgroups: Some(4), ..Default::default() };
+        let options = RunnerOptions {
+            mode: Some(mode),
+            tuning: Tuning { workgroups: Some(4), ..Default::default() },
+            ..Default::default()
+        };
         let mut runner = Runner::new(&layer.slab, layer.shape, &options).unwrap();
         (0..3).map(|_| run(&mut runner, &x, &layer.all())).collect::<Vec<_>>()
     };

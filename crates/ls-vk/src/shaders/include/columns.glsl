@@ -59,48 +59,65 @@ vec4 bytes_of(uint word) {
     return vec4(word & 0xffu, (word >> 8) & 0xffu, (word >> 16) & 0xffu, word >> 24);
 }
 
+// Sums of a unit's values times factors; of quantised ones, as they are stored.
+struct Sum {
+    vec4 low, high;
+    // Of the factors of integers, for half of the range that is added to each.
+    float factors;
+};
+
+void add_integers(float factor, uint low, uint high, inout Sum sum) {
+    sum.low += factor * bytes_of(low);
+    sum.high += factor * bytes_of(high);
+    sum.factors += factor;
+}
+
+// The sum of the values themselves.
+void finish_sum(inout Sum sum) {
+    const float CENTER = DOWN_FORMAT == C_Q4 ? 8.0 : DOWN_FORMAT == C_Q5 ? 16.0
+        : DOWN_FORMAT == C_Q6 ? 32.0 : DOWN_FORMAT == C_Q8 ? 128.0 : 0.0;
+    sum.low -= CENTER * sum.factors;
+    sum.high -= CENTER * sum.factors;
+}
+
 // Adds a unit's values, times `h`.
-void add_unit(Unit u, uint unit, float h, inout vec4 low, inout vec4 high) {
+void add_unit(Unit u, uint unit, float h, inout Sum sum) {
     uint j = unit & 3u;
     const uint NIBBLES = 0x0f0f0f0fu;
     switch (DOWN_FORMAT) {
         case C_F32:
-            low += h * uintBitsToFloat(uvec4(u.w[0], u.w[1], u.w[2], u.w[3]));
-            high += h * uintBitsToFloat(uvec4(u.w[4], u.w[5], u.w[6], u.w[7]));
+            sum.low += h * uintBitsToFloat(uvec4(u.w[0], u.w[1], u.w[2], u.w[3]));
+            sum.high += h * uintBitsToFloat(uvec4(u.w[4], u.w[5], u.w[6], u.w[7]));
             break;
         case C_F16:
-            low += h * vec4(unpackHalf2x16(u.w[0]), unpackHalf2x16(u.w[1]));
-            high += h * vec4(unpackHalf2x16(u.w[2]), unpackHalf2x16(u.w[3]));
+            sum.low += h * vec4(unpackHalf2x16(u.w[0]), unpackHalf2x16(u.w[1]));
+            sum.high += h * vec4(unpackHalf2x16(u.w[2]), unpackHalf2x16(u.w[3]));
             break;
         case C_BF16: {
             const uint TOP = 0xffff0000u;
-            low += h * uintBitsToFloat(uvec4(u.w[0] << 16, u.w[0] & TOP, u.w[1] << 16, u.w[1] & TOP));
-            high += h * uintBitsToFloat(uvec4(u.w[2] << 16, u.w[2] & TOP, u.w[3] << 16, u.w[3] & TOP));
+            sum.low += h * uintBitsToFloat(uvec4(u.w[0] << 16, u.w[0] & TOP, u.w[1] << 16, u.w[1] & TOP));
+            sum.high += h * uintBitsToFloat(uvec4(u.w[2] << 16, u.w[2] & TOP, u.w[3] << 16, u.w[3] & TOP));
             break;
         }
         case C_Q8:
-            low += (h * u.scale) * (bytes_of(u.w[0]) - 128.0);
-            high += (h * u.scale) * (bytes_of(u.w[1]) - 128.0);
+            add_integers(h * u.scale, u.w[0], u.w[1], sum);
             break;
         case C_Q6: {
             uint shift = j < 2 ? 0 : 2;
             uint top = u.w[1] >> shift;
             uint a = (u.w[0] & NIBBLES) | ((top & 0x03030303u) << 4);
             uint b = ((u.w[0] >> 4) & NIBBLES) | (top & 0x30303030u);
-            low += (h * u.scale) * (bytes_of(a) - 32.0);
-            high += (h * u.scale) * (bytes_of(b) - 32.0);
+            add_integers(h * u.scale, a, b, sum);
             break;
         }
         case C_Q5: {
             uint a = (u.w[0] & NIBBLES) | fifth_bits(u.w[1] >> (4 * j));
             uint b = ((u.w[0] >> 4) & NIBBLES) | fifth_bits(u.w[1] >> (16 + 4 * j));
-            low += (h * u.scale) * (bytes_of(a) - 16.0);
-            high += (h * u.scale) * (bytes_of(b) - 16.0);
+            add_integers(h * u.scale, a, b, sum);
             break;
         }
         default:
-            low += (h * u.scale) * (bytes_of(u.w[0] & NIBBLES) - 8.0);
-            high += (h * u.scale) * (bytes_of((u.w[0] >> 4) & NIBBLES) - 8.0);
+            add_integers(h * u.scale, u.w[0] & NIBBLES, (u.w[0] >> 4) & NIBBLES, sum);
             break;
     }
 }

@@ -11,17 +11,16 @@ struct Stage {
     uint slot;
 };
 
-shared uint sh_place[MAX_BATCH];
-shared uint sh_neuron[MAX_BATCH];
+// Of each neuron of the batch: the bytes of its gate row (later its value), its up row and its down
+// column, and its slab.
+shared uvec4 sh_neuron[MAX_BATCH];
 shared float sh_gate[MAX_BATCH];
 shared float sh_up[MAX_BATCH];
-shared float sh_h[MAX_BATCH];
 #ifndef SUBGROUPS
 shared vec2 sh_team[THREADS];
 #endif
 
 const uint INVALID = 1u << 31;
-const uint SLAB_SHIFT = 16;
 
 uint neurons_of_entry(Stage s) {
     return (s.bits & FLAG_NEURONS) != 0 ? 1 : s.bits & 1023u;
@@ -36,14 +35,17 @@ void decode(Stage s, uint place, uint to) {
     bool valid = (s.bits & FLAG_NEURONS) != 0 || neuron < low;
     // A place that holds no neuron stands for the frame's first, which is computed and not added.
     neuron = valid ? neuron : 0;
-    sh_place[to] = (frame % FRAMES_PER_SLAB) * FRAME_BYTES;
-    sh_neuron[to] = neuron | (frame / FRAMES_PER_SLAB) << SLAB_SHIFT | (valid ? 0 : INVALID);
+    uint at = (frame % FRAMES_PER_SLAB) * FRAME_BYTES;
+    sh_neuron[to] = uvec4(at + neuron * GATE_BYTES, at + UP_AT + neuron * UP_BYTES,
+                          at + DOWN_AT + neuron * DOWN_BYTES,
+                          frame / FRAMES_PER_SLAB | (valid ? 0 : INVALID));
 }
 
-uint take(uint i) {
-    uint packed = sh_neuron[i];
-    slab_now = (packed >> SLAB_SHIFT) & (MAX_SLABS - 1);
-    return packed & 1023u;
+// A neuron of the batch; its slab becomes the one in hand.
+uvec4 take(uint i) {
+    uvec4 neuron = sh_neuron[i];
+    slab_now = neuron.w & (MAX_SLABS - 1);
+    return neuron;
 }
 
 float activation(float x) {
@@ -75,6 +77,25 @@ vec2 team_sum(vec2 v) {
 #endif
 }
 
+// Products of a thread's blocks of a neuron's gate row and up row.
+vec2 products(uint i, uint first, uint x_slot, X x) {
+    uvec4 neuron = take(i);
+    vec2 sum = vec2(0.0);
+    for (uint k = 0; k < BLOCKS_PER_LANE; k++) {
+        uint block = first + k * TEAM;
+        if (block < N_BLOCKS) {
+            if (BLOCKS_PER_LANE > 1) {
+                x = load_x(x_slot, block);
+            }
+            sum += vec2(dot_row_block(GATE_FORMAT, neuron.x, block, x),
+                        dot_row_block(UP_FORMAT, neuron.y, block, x));
+        }
+    }
+    return sum;
+}
+
+const uint MAX_ROWS_AT_ONCE = 2;
+
 // Products of gate and up rows of the batch's neurons: sh_gate and sh_up of [neuron][split].
 void rows_of_batch(Stage s, uint n) {
     uint x_slot = (s.bits >> X_SLOT_SHIFT) & 3u;
@@ -90,29 +111,25 @@ void rows_of_batch(Stage s, uint n) {
     if (BLOCKS_PER_LANE == 1 && first < N_BLOCKS) {
         x = load_x(x_slot, first);
     }
-    for (uint round = 0; round < n; round += AT_ONCE) {
+    for (uint round = 0; round < n; round += AT_ONCE * ROWS_AT_ONCE) {
         uint i = round + of_round;
         bool mine = of_round < AT_ONCE && i < n;
-        vec2 sum = vec2(0.0);
+        vec2 sums[MAX_ROWS_AT_ONCE] = vec2[](vec2(0.0), vec2(0.0));
         if (mine) {
-            uint neuron = take(i);
-            uint gate = sh_place[i] + neuron * GATE_BYTES;
-            uint up = sh_place[i] + UP_AT + neuron * UP_BYTES;
-            for (uint k = 0; k < BLOCKS_PER_LANE; k++) {
-                uint block = first + k * TEAM;
-                if (block < N_BLOCKS) {
-                    if (BLOCKS_PER_LANE > 1) {
-                        x = load_x(x_slot, block);
-                    }
-                    sum += vec2(dot_row_block(GATE_FORMAT, gate, block, x),
-                                dot_row_block(UP_FORMAT, up, block, x));
-                }
+            // No branch within: all loads of these rows can be on their way together. Behind the
+            // last neuron the first is computed again.
+            [[unroll]] for (uint r = 0; r < ROWS_AT_ONCE; r++) {
+                uint j = i + r * AT_ONCE;
+                sums[r] = products(j < n ? j : i, first, x_slot, x);
             }
         }
-        sum = team_sum(sum);
-        if (mine && lane == 0) {
-            sh_gate[i * KSPLIT + split] = sum.x;
-            sh_up[i * KSPLIT + split] = sum.y;
+        [[unroll]] for (uint r = 0; r < ROWS_AT_ONCE; r++) {
+            vec2 sum = team_sum(sums[r]);
+            uint j = i + r * AT_ONCE;
+            if (mine && lane == 0 && j < n) {
+                sh_gate[j * KSPLIT + split] = sum.x;
+                sh_up[j * KSPLIT + split] = sum.y;
+            }
         }
     }
 }
@@ -124,7 +141,8 @@ void values_of_batch(uint n) {
             g += sh_gate[i * KSPLIT + k];
             u += sh_up[i * KSPLIT + k];
         }
-        sh_h[i] = (sh_neuron[i] & INVALID) != 0 ? 0.0 : activation(g) * u;
+        float h = (sh_neuron[i].w & INVALID) != 0 ? 0.0 : activation(g) * u;
+        sh_neuron[i].x = floatBitsToUint(h);
     }
 }
 
@@ -133,40 +151,75 @@ uint partial_row(Stage s, uint row) {
     return ((s.bits & FLAG_HALF) != 0 ? rows + row : row) * (D / 4);
 }
 
-void store_unit(Stage s, uint row, uint unit, vec4 low, vec4 high, bool onto) {
-    uint at = partial_row(s, row) + 8 * (unit >> 2) + (unit & 3u);
-    partials[at] = onto ? partials[at] + low : low;
-    partials[at + 4] = onto ? partials[at + 4] + high : high;
+// The units of one thread, of IN_FLIGHT neurons.
+struct Units {
+    Unit of[IN_FLIGHT];
+};
+
+// Loads those of neurons `i`, `i` + SLICES and so on; behind the last, the last again.
+void load_units(uint i, uint n, uint unit, inout Units units) {
+    [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
+        uvec4 neuron = take(min(i + k * SLICES, n - 1));
+        units.of[k] = load_unit(neuron.z, unit);
+    }
 }
 
-const uint IN_FLIGHT = 4;
-
-// Adds the columns of the batch's neurons to the workgroup's rows, or begins them.
-void columns_of_batch(Stage s, uint n, bool onto) {
-    uint t = gl_LocalInvocationIndex;
-    uint slice = SLICES > 1 ? t / UNITS : 0;
-    if (slice >= SLICES) {
-        return;
+void add_units(uint i, uint n, uint unit, Units units, inout Sum sum) {
+    [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
+        uint j = i + k * SLICES;
+        float h = uintBitsToFloat(sh_neuron[min(j, n - 1)].x);
+        add_unit(units.of[k], unit, j < n ? h : 0.0, sum);
     }
+}
+
+uint slice_of_thread() {
+    return SLICES > 1 ? gl_LocalInvocationIndex / UNITS : 0;
+}
+
+uint unit_of_thread(uint pass) {
+    uint t = gl_LocalInvocationIndex;
+    return SLICES > 1 ? t % UNITS : t + pass * THREADS;
+}
+
+bool has_columns(uint pass) {
+    return slice_of_thread() < SLICES && unit_of_thread(pass) < UNITS;
+}
+
+// The first columns do not depend on the rows: they can be on their way meanwhile.
+void begin_columns(uint n, inout Units units) {
+    if (PREFETCH == 1 && has_columns(0) && slice_of_thread() < n) {
+        load_units(slice_of_thread(), n, unit_of_thread(0), units);
+    }
+}
+
+// Adds the columns of the batch's neurons to the workgroup's rows, or begins these.
+void columns_of_batch(Stage s, uint n, bool onto, Units units) {
+    uint slice = slice_of_thread();
     for (uint pass = 0; pass < UNIT_PASSES; pass++) {
-        uint unit = (SLICES > 1 ? t % UNITS : t) + pass * THREADS;
-        if (unit >= UNITS) {
-            break;
+        if (!has_columns(pass)) {
+            return;
         }
+        uint unit = unit_of_thread(pass);
+        uint at = partial_row(s, gl_WorkGroupID.x * SLICES + slice) + 8 * (unit >> 2) + (unit & 3u);
         vec4 low = vec4(0.0), high = vec4(0.0);
-        for (uint i = slice; i < n; i += SLICES * IN_FLIGHT) {
-            Unit units[IN_FLIGHT];
-            [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
-                uint j = min(i + k * SLICES, n - 1);
-                uint neuron = take(j);
-                units[k] = load_unit(sh_place[j] + DOWN_AT + neuron * DOWN_BYTES, unit);
-            }
-            [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
-                uint j = i + k * SLICES;
-                add_unit(units[k], unit, j < n ? sh_h[min(j, n - 1)] : 0.0, low, high);
+        if (onto) {
+            low = partials[at];
+            high = partials[at + 4];
+        }
+        if ((PREFETCH == 0 || pass > 0) && slice < n) {
+            load_units(slice, n, unit, units);
+        }
+        Sum sum = Sum(vec4(0.0), vec4(0.0), 0.0);
+        for (uint i = slice; i < n;) {
+            add_units(i, n, unit, units, sum);
+            i += SLICES * IN_FLIGHT;
+            if (i < n) {
+                load_units(i, n, unit, units);
             }
         }
-        store_unit(s, gl_WorkGroupID.x * SLICES + slice, unit, low, high, onto);
+        finish_sum(sum);
+        partials[at] = low + sum.low;
+        partials[at + 4] = high + sum.high;
     }
 }
 
@@ -177,7 +230,8 @@ void run_stage(Stage s) {
     uint first = min(gl_WorkGroupID.x * each, total), end = min(first + each, total);
     bool onto = (s.bits & FLAG_FIRST) == 0;
     if (first == end && !onto) {
-        columns_of_batch(s, 0, false);
+        Units none;
+        columns_of_batch(s, 0, false, none);
     }
     for (uint at = first; at < end; at += BATCH) {
         uint n = min(BATCH, end - at);
@@ -185,11 +239,13 @@ void run_stage(Stage s) {
             decode(s, at + i, i);
         }
         barrier();
+        Units units;
+        begin_columns(n, units);
         rows_of_batch(s, n);
         barrier();
         values_of_batch(n);
         barrier();
-        columns_of_batch(s, n, onto);
+        columns_of_batch(s, n, onto, units);
         onto = true;
         barrier();
     }
