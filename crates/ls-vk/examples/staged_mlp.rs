@@ -11,12 +11,9 @@ use std::time::{Duration, Instant};
 
 use ls_vk::control::{Mode, Runner, RunnerOptions, Work};
 use ls_vk::format::{ColumnFormat, RowFormat};
-use ls_vk::kernels::copy::Copy;
 use ls_vk::kernels::mlp::{Activation, MlpShape, Tuning, Variant};
 use ls_vk::twin::{self, Random};
-use ls_vk::{
-    Buffer, Choice, Device, For, Instance, MemoryKind, Recorder, Result, Slab, Validation,
-};
+use ls_vk::{Choice, Device, Instance, MemoryKind, Result, SelfTest, Slab, Validation, measure};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const PER_FRAME: u32 = 2;
@@ -60,8 +57,10 @@ fn main() -> Result<()> {
     let choice = args.name.clone().map_or(Choice::Best, Choice::Named);
     let device = Device::open(&instance, &choice)?;
     println!("{:?}\n{:?}", device.info(), device.limits());
-    let copy = copy_rate(&device, if args.small { 64 << 20 } else { 2 << 30 })?;
-    println!("copy on the device: {copy:.0} GB/s read and {copy:.0} GB/s written");
+    println!("{:#?}", SelfTest::run(&device)?);
+    let rates = measure::copy_rates(&device, if args.small { 64 << 20 } else { 2 << 30 })?;
+    println!("{rates:?}");
+    let copy = rates.on_device;
     let mut bench = fill(&device, &args)?;
     check(&bench)?;
     if args.sweep {
@@ -73,27 +72,6 @@ fn main() -> Result<()> {
         soak(&bench, args.soak)?;
     }
     Ok(())
-}
-
-/// GB/s of bytes read when a buffer is copied to another.
-fn copy_rate(device: &Arc<Device>, bytes: u64) -> Result<f64> {
-    let buffer = |name| Buffer::new(device, MemoryKind::Device, bytes, name).map(Arc::new);
-    let (from, to) = (buffer("from")?, buffer("to")?);
-    let copy = Copy::new(device)?;
-    const TIMES: u64 = 8;
-    let mut best = f64::INFINITY;
-    for _ in 0..4 {
-        let mut recorder = Recorder::new(device, For::Compute, "copy rate")?;
-        for _ in 0..TIMES {
-            copy.record(&mut recorder, (bytes / 16) as u32, &from, &to)?;
-            recorder.barrier();
-        }
-        let commands = recorder.finish()?;
-        let began = Instant::now();
-        commands.run(TIMEOUT)?;
-        best = best.min(began.elapsed().as_secs_f64());
-    }
-    Ok((bytes * TIMES) as f64 / best / 1e9)
 }
 
 fn fill(device: &Arc<Device>, args: &Args) -> Result<Bench> {

@@ -258,9 +258,11 @@ mod probe {
         let raw = &instance.raw;
         let (mut v12, mut v13) = Default::default();
         features(instance, physical, info, &mut v12, &mut v13);
-        // SAFETY: the handle comes from this instance, here and below.
+        // SAFETY: the handle comes from this instance.
         let core = unsafe { raw.get_physical_device_features(physical) };
+        // SAFETY: as above.
         let families = unsafe { raw.get_physical_device_queue_family_properties(physical) };
+        // SAFETY: as above.
         let memory = unsafe { raw.get_physical_device_memory_properties(physical) };
         let (p, rest) = properties(instance, physical, info);
         use vk::MemoryPropertyFlags as M;

@@ -22,6 +22,7 @@
 pub mod control;
 pub mod format;
 pub mod kernels;
+pub mod measure;
 pub mod twin;
 
 mod buffer;
@@ -33,6 +34,8 @@ mod limits;
 mod memory;
 mod pipeline;
 mod recorder;
+mod report;
+mod selftest;
 mod slab;
 
 pub use buffer::Buffer;
@@ -44,4 +47,6 @@ pub use limits::Limits;
 pub use memory::MemoryKind;
 pub use pipeline::{BindSet, Pipeline};
 pub use recorder::{Commands, For, Pending, Recorder};
+pub use report::{DeviceReport, Findings, Report};
+pub use selftest::SelfTest;
 pub use slab::{FrameLease, FrameWriter, Slab, SlabKind};

@@ -5,6 +5,7 @@ mod control;
 mod device;
 mod kernels;
 mod mlp;
+mod selftest;
 mod slab;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use ls_vk::{Choice, Device, Instance, Limits, Validation};
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An instance whose messages fail the test.
+#[derive(Debug)]
 pub struct Checked {
     pub device: Arc<Device>,
 }

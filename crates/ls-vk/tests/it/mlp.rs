@@ -11,6 +11,7 @@ use ls_vk::{Device, Limits, Slab, VkError};
 use crate::{Checked, TIMEOUT};
 
 /// Frames of random neurons, on the device and here.
+#[derive(Debug)]
 pub struct Layer {
     pub shape: MlpShape,
     pub slab: Arc<Slab>,
