@@ -73,9 +73,11 @@ impl Device {
         };
         let debug = (instance.validation == crate::Validation::On)
             .then(|| ext::debug_utils::Device::new(&instance.raw, &raw));
-        // SAFETY: the device was made with a queue in each of these families.
-        let queue =
-            |family| Queue { family, raw: Mutex::new(unsafe { raw.get_device_queue(family, 0) }) };
+        let queue = |family| {
+            // SAFETY: the device was made with a queue in each of these families.
+            let queue = unsafe { raw.get_device_queue(family, 0) };
+            Queue { family, raw: Mutex::new(queue) }
+        };
         let (compute, transfer) = (queue(families.compute), families.transfer.map(queue));
         Ok(Arc::new(Self {
             allocator: ManuallyDrop::new(allocator),

@@ -1,5 +1,12 @@
 //! The MLP of a language model on a GPU, in stages, through Vulkan.
 //!
+//! A [`Slab`] holds frames of weights in the device's memory; a [`Runner`](control::Runner) hands the
+//! device lists of frames, one stage after the other, and takes sums. [`SelfTest`] says what of a
+//! device can be relied on, [`Limits`] what it claims, [`Report`] all of it for a page.
+//!
+//! It is no tensor library and no engine: it knows nothing of layers, models or files. No type of
+//! the underlying bindings is part of its interface.
+//!
 //! ```no_run
 //! use std::{sync::Arc, time::Duration};
 //! use ls_vk::{Buffer, Choice, Device, For, Instance, MemoryKind, Recorder, Validation};
@@ -18,6 +25,13 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Invariants
+//!
+//! - Nothing is submitted to a device that was lost; every later call says so.
+//! - What the device uses is alive until a fence or semaphore says that it is done.
+//! - Every wait is bounded, the host's and the kernels'.
+//! - A frame that is leased is not written.
 
 pub mod control;
 pub mod format;

@@ -193,7 +193,6 @@ fn cases(device: &Arc<Device>) -> Result<Vec<Case>> {
         (544, RowFormat::Q4_0, ColumnFormat::Q4),
         (512, RowFormat::Q4_K, ColumnFormat::Q6),
         (256, RowFormat::Q6_K, ColumnFormat::Q8),
-        (96, RowFormat::F16, ColumnFormat::Q5),
     ];
     all.into_iter().map(|(d, row, down)| Case::new(device, d, row, down)).collect()
 }

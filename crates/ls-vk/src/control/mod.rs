@@ -57,7 +57,9 @@ impl Work {
         }
     }
 
-    fn check(&self, slab: &Slab, shape: &MlpShape) -> Result<()> {
+    /// Writes the entries as kernels read them, and fails unless all of it lies in the slab's frames.
+    /// One pass: lists have thousands of entries, and the device waits for them.
+    fn encode(&self, slab: &Slab, shape: &MlpShape, to: &mut Vec<u32>) -> Result<()> {
         let shape_error = |what: String| Err(VkError::Shape { what });
         let (per, neurons) = (self.per_entry(), matches!(self, Self::Neurons(_)));
         if per == 0 || per as usize > MAX_NEURONS {
@@ -65,16 +67,20 @@ impl Work {
                 "{per} neurons of a frame: 1 to {MAX_NEURONS} are possible"
             ));
         }
-        // Largest and smallest first, in a loop that is short: lists have thousands of entries.
-        let start = (0, 0, u32::MAX);
-        let bounds = |(frame, most, least): (u32, u32, u32), e: &(u32, u32)| {
-            (frame.max(e.0), most.max(e.1), least.min(e.1))
-        };
-        let (frame, most, least) = self.entries().iter().fold(start, bounds);
-        let most =
-            if neurons && !self.entries().is_empty() { most.saturating_add(1) } else { most };
-        if frame >= slab.n_frames() {
-            return Err(VkError::Frame { frame, state: "outside of the slab" });
+        to.clear();
+        let (mut last_frame, mut most, mut least) = (0, 0, u32::MAX);
+        to.extend(self.entries().iter().map(|(frame, n)| {
+            last_frame = last_frame.max(*frame);
+            most = most.max(*n);
+            least = least.min(*n);
+            frame << 10 | (n & 1023)
+        }));
+        if to.is_empty() {
+            return Ok(());
+        }
+        let most = if neurons { most.saturating_add(1) } else { most };
+        if last_frame >= slab.n_frames() {
+            return Err(VkError::Frame { frame: last_frame, state: "outside of the slab" });
         }
         if most as usize > MAX_NEURONS || (!neurons && (least == 0 || most > per)) {
             return shape_error(format!("{least} to {most} neurons of a frame, which has {per}"));

@@ -44,6 +44,7 @@ pub struct Runner {
     posted: VecDeque<Posted>,
     outputs: VecDeque<(Ticket, Vec<f32>)>,
     spare: Vec<Vec<f32>>,
+    spare_entries: Vec<Vec<u32>>,
     next_ticket: u64,
     next_number: u32,
     pass: u64,
@@ -113,6 +114,7 @@ impl Runner {
             posted: VecDeque::new(),
             outputs: VecDeque::new(),
             spare: vec![],
+            spare_entries: vec![],
             next_ticket: 1,
             // Zero is what fresh memory may hold.
             next_number: 1,
@@ -173,37 +175,38 @@ impl Runner {
     ///
     /// [`VkError::Shape`], [`VkError::Frame`], [`VkError::Limit`] for a list that does not fit.
     pub fn queue(&mut self, work: &Work, output: bool, leases: Vec<FrameLease>) -> Result<Ticket> {
-        work.check(&self.slab, &self.plan.shape)?;
         if self.pass == 0 {
             return Err(VkError::Shape { what: "a stage without an input".into() });
         }
-        let entries = work.entries();
-        if entries.len() > self.plan.max_entries as usize {
-            let (needed, limit) = (entries.len() as u64, self.plan.max_entries.into());
+        let n_entries = work.entries().len();
+        if n_entries > self.plan.max_entries as usize {
+            let (needed, limit) = (n_entries as u64, self.plan.max_entries.into());
             return Err(VkError::Limit { what: "entries of a stage", needed, limit });
         }
+        let mut entries = self.spare_entries.pop().unwrap_or_default();
+        work.encode(&self.slab, &self.plan.shape, &mut entries)?;
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         // Sums of other workgroups' rows come on top, and in a persistent dispatch other stages.
         let eighths = if self.mode() == Mode::Persistent { 1 } else { 6 };
         let most = self.plan.max_neurons(self.slab.device().limits(), eighths);
-        let most = most / u64::from(work.per_entry());
-        let size = usize::try_from(most).unwrap_or(usize::MAX).max(1);
-        let n_parts = entries.len().div_ceil(size).max(1);
-        let mut leases = leases;
-        for part in 0..n_parts {
-            let some = entries.iter().skip(part * size).take(size);
-            let last = part + 1 == n_parts;
-            self.queue.push_back(Queued {
-                ticket,
-                pass: self.pass,
-                bits: memory::bits(work, self.pass),
-                entries: some.map(|(frame, n)| frame << 10 | n).collect(),
-                output: output && last,
-                last,
-                _leases: if last { std::mem::take(&mut leases) } else { vec![] },
-            });
+        let size = usize::try_from(most / u64::from(work.per_entry())).unwrap_or(usize::MAX).max(1);
+        let bits = memory::bits(work, self.pass);
+        let part = |entries, last, leases| Queued {
+            ticket,
+            pass: self.pass,
+            bits,
+            entries,
+            output: output && last,
+            last,
+            _leases: leases,
+        };
+        while entries.len() > size {
+            let rest = entries.split_off(size);
+            self.queue.push_back(part(entries, false, vec![]));
+            entries = rest;
         }
+        self.queue.push_back(part(entries, true, leases));
         Ok(ticket)
     }
 
@@ -266,7 +269,10 @@ impl Runner {
             if !self.backend.is_done(&mut self.memory, number, output)? {
                 return Ok(());
             }
-            let posted = self.posted.pop_front().expect("looked at above");
+            let mut posted = self.posted.pop_front().expect("looked at above");
+            if self.spare_entries.len() < KEPT_OUTPUTS {
+                self.spare_entries.push(std::mem::take(&mut posted.stage.entries));
+            }
             if output {
                 let values = self.memory.take_results(self.spare.pop().unwrap_or_default());
                 if self.outputs.len() == KEPT_OUTPUTS {

@@ -1,6 +1,8 @@
 //! Tests on a real driver, with validation: lavapipe, which computes on the processor, unless
 //! `LEANSTREAM_VK_DEVICE` names another device. A missing driver fails them.
 
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
 mod control;
 mod device;
 mod kernels;
@@ -19,14 +21,17 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// An instance whose messages fail the test.
 #[derive(Debug)]
 pub struct Checked {
+    /// The device.
     pub device: Arc<Device>,
 }
 
 impl Checked {
+    /// With all that the device has.
     pub fn open() -> Self {
         Self::narrowed(|limits| limits.clone())
     }
 
+    /// With less.
     pub fn narrowed(narrow: impl FnOnce(&Limits) -> Limits) -> Self {
         let help = "these tests need a Vulkan driver and the validation layers; on Debian: \
                     apt-get install libvulkan1 mesa-vulkan-drivers vulkan-validationlayers";

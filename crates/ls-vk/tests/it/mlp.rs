@@ -119,7 +119,7 @@ fn check(layer: &Layer, options: &RunnerOptions, x: &[f32], work: &Work) {
 }
 
 #[test]
-fn every_format_and_variant_is_its_twin() {
+fn every_row_format_is_its_twin() {
     let checked = Checked::open();
     let columns = ColumnFormat::ALL;
     for (i, row) in RowFormat::ALL.into_iter().enumerate() {
@@ -127,7 +127,13 @@ fn every_format_and_variant_is_its_twin() {
         let down = columns[i % columns.len()];
         let layer = Layer::new(&checked.device, shape(d, (row, row, down), 3, 2), &[3, 3, 1]);
         let x = Random::new(7).floats(d);
-        for variant in Variant::ALL {
+        // Each format plainly and by integers; what differs in the others is not its unpacking.
+        let variants = match i % 4 {
+            0 => [Variant::Subgroups, Variant::Dot],
+            1 => [Variant::One, Variant::Dot],
+            _ => [Variant::Plain, Variant::Dot],
+        };
+        for variant in variants {
             if !variant.is_possible(checked.device.limits(), &layer.shape, 1) {
                 assert!(!row.is_quantized(), "{row} {variant:?}");
                 continue;
@@ -164,9 +170,9 @@ fn odd_shapes() {
     let checked = Checked::open();
     let formats = (RowFormat::Q4_0, RowFormat::Q4_0, ColumnFormat::Q5);
     // Widths whose rows and columns begin in the middle of words, one block, more than one pass of
-    // a small workgroup, several blocks a thread.
+    // a small workgroup, several blocks a thread, more values than lavapipe has iterations.
     for (d, threads, per) in
-        [(32, 32, 1), (96, 64, 7), (1056, 32, 3), (2080, 64, 5), (4128, 512, 1)]
+        [(32, 32, 1), (96, 64, 7), (1056, 32, 3), (4128, 512, 1), (70_016, 64, 1)]
     {
         let layer = Layer::new(&checked.device, shape(d, formats, per, 0), &[per as u32; 3]);
         for workgroups in [1, 5] {

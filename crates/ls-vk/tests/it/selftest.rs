@@ -22,9 +22,6 @@ fn a_sound_device_passes_and_results_are_kept() {
     std::fs::write(files[0].path(), text.replace("mode persistent\n", "")).unwrap();
     let again = SelfTest::cached(&checked.device, folder.path()).unwrap();
     assert_eq!(again.mode(), Some(Mode::Staged));
-    // What was cut is not.
-    std::fs::write(files[0].path(), &text[..text.len() / 2]).unwrap();
-    assert_eq!(SelfTest::cached(&checked.device, folder.path()).unwrap().modes, result.modes);
 }
 
 #[test]
