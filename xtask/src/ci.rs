@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::flags::{CiArgs, FixturesArgs, Step};
-use crate::{device, fixtures, loom, models, tidy, workspace};
+use crate::flags::{CiArgs, FixturesArgs, ShadersArgs, Step};
+use crate::{device, fixtures, loom, models, setup, shaders, tidy, workspace};
 
 /// The real model that the golden tests need.
 const GOLDEN_MODEL: &str = "smollm2";
 
 /// All steps; quick ones first, and the tests last so that their summary closes the output.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step::Fmt,
     Step::Tidy,
     Step::Fixtures,
+    Step::Shaders,
     Step::Deny,
     Step::Models,
     Step::Clippy,
@@ -75,12 +76,15 @@ fn run_step(step: Step, args: &CiArgs, counts: &mut Counts) -> Result<Option<Str
         Step::Fmt => workspace::run(workspace::cargo().args(["fmt", "--all", "--check"]))?,
         Step::Tidy => tidy::run()?,
         Step::Fixtures => fixtures::run(&FixturesArgs { check: true, golden: false })?,
+        Step::Shaders => shaders::run(&ShadersArgs { check: true })?,
         Step::Deny => return deny(),
         Step::Models if args.offline => return Ok(Some(offline_models())),
         Step::Models => models::fetch(GOLDEN_MODEL)
             .map(drop)
             .context("no model for the golden tests; --offline goes without")?,
         Step::Clippy => {
+            // ls-vk compiles a memory allocator for GPUs.
+            setup::need_cxx()?;
             let mut cargo = workspace::cargo();
             cargo.args(["clippy", "--locked", "--workspace", "--all-targets"]);
             workspace::run(cargo.args(["--", "-D", "warnings"]))?;
@@ -119,6 +123,8 @@ fn offline_models() -> String {
 
 /// All tests and doc tests. Their output passes through and is counted.
 fn tests(args: &CiArgs, counts: &mut Counts) -> Result<()> {
+    setup::need_cxx()?;
+    setup::need_vulkan()?;
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--locked", "--workspace"]);
     if args.keep_going {

@@ -62,6 +62,13 @@ pub enum Command {
     ///
     /// It is built with other flags, so in a target folder of its own.
     Loom,
+
+    /// Compile the shaders of ls-vk, or check what is committed.
+    ///
+    /// They lie under crates/ls-vk/src/shaders, the compiled modules and their manifest beside them;
+    /// so whoever builds the workspace needs no shader compiler. Needs glslang and SPIRV-Tools.
+    Shaders(ShadersArgs),
+
     /// Run tests and the program on other machines: boards, phones, an emulator.
     ///
     /// Builds for their targets, sends, runs, brings results back and leaves nothing there.
@@ -94,6 +101,8 @@ pub enum Step {
     Tidy,
     /// Generated files are as their generators make them
     Fixtures,
+    /// Compiled shaders are what their sources compile to
+    Shaders,
     /// cargo deny, where it is installed
     Deny,
     /// Fetch the model that the golden tests need
@@ -117,6 +126,7 @@ impl Step {
             Self::Fmt => "fmt",
             Self::Tidy => "tidy",
             Self::Fixtures => "fixtures",
+            Self::Shaders => "shaders",
             Self::Deny => "deny",
             Self::Models => "models",
             Self::Clippy => "clippy",
@@ -139,6 +149,14 @@ pub struct FixturesArgs {
     /// time: it builds llama-cpp-python, which takes about ten minutes.
     #[arg(long, conflicts_with = "check")]
     pub golden: bool,
+}
+
+/// Arguments of `shaders`.
+#[derive(Debug, Args)]
+pub struct ShadersArgs {
+    /// Write nothing; compile again, compare and validate.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// Arguments of `models`.

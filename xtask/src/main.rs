@@ -12,6 +12,7 @@ mod models;
 mod packs;
 mod peer;
 mod setup;
+mod shaders;
 mod size;
 mod tidy;
 mod workspace;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Loom => loom::run(),
+        Command::Shaders(args) => shaders::run(&args),
         Command::Device(args) => device::run(&args),
     };
     match result {

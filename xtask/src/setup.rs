@@ -33,6 +33,35 @@ pub fn need_cxx() -> Result<()> {
     install("a C++ compiler", &["g++"])
 }
 
+/// Makes sure that the compiler and the validator of shaders are there.
+pub fn need_shader_tools() -> Result<()> {
+    if works("glslangValidator", &["--version"]) && works("spirv-val", &["--version"]) {
+        return Ok(());
+    }
+    install("a compiler and a validator of shaders", &["glslang-tools", "spirv-tools"])
+}
+
+/// Makes sure that Vulkan is there: the loader, a driver that computes on the processor, and the
+/// layers that check calls.
+pub fn need_vulkan() -> Result<()> {
+    let folders = ["/usr/share/vulkan", "/usr/local/share/vulkan", "/etc/vulkan"];
+    let any = |below: &str, part: &str| {
+        folders.iter().any(|folder| {
+            let files = std::fs::read_dir(Path::new(folder).join(below)).into_iter().flatten();
+            files.flatten().any(|file| file.file_name().to_string_lossy().contains(part))
+        })
+    };
+    let loader = workspace::output(Command::new("/sbin/ldconfig").arg("-p"))
+        .is_ok_and(|list| list.contains("libvulkan.so.1"));
+    if loader && any("icd.d", "lvp") && any("explicit_layer.d", "khronos_validation") {
+        return Ok(());
+    }
+    install(
+        "Vulkan with a driver for processors and validation layers",
+        &["libvulkan1", "mesa-vulkan-drivers", "vulkan-validationlayers"],
+    )
+}
+
 /// Makes sure that the emulator of 64-bit ARM is there.
 pub fn need_arm_emulator() -> Result<()> {
     if has_arm_emulator() {

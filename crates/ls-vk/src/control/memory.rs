@@ -1,0 +1,209 @@
+//! What host and device share while stages run: lists, inputs, partial sums, results.
+
+use std::sync::Arc;
+
+use super::Work;
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::error::{Result, VkError};
+use crate::format::GROUP;
+use crate::kernels::mlp::{HEADER_WORDS, Plan, RING, Variant, X_SLOTS};
+use crate::memory::MemoryKind;
+
+const FLAG_NEURONS: u32 = 1 << 16;
+pub(super) const FLAG_FIRST: u32 = 1 << 17;
+pub(super) const FLAG_OUTPUT: u32 = 1 << 18;
+pub(super) const FLAG_PARK: u32 = 1 << 19;
+const FLAG_HALF: u32 = 1 << 20;
+const X_SLOT_SHIFT: u32 = 22;
+
+/// The last word of a stage's header, but for what is only known when it is posted.
+pub(super) fn bits(work: &Work, pass: u64) -> u32 {
+    let per = work.per_entry();
+    let kind = if matches!(work, Work::Neurons(_)) { FLAG_NEURONS } else { 0 };
+    let half = if pass % 2 == 1 { FLAG_HALF } else { 0 };
+    per | kind | half | ((pass % u64::from(X_SLOTS)) as u32) << X_SLOT_SHIFT
+}
+
+/// The lists of stages that the device watches, one slot for each place of the ring.
+#[derive(Clone, Debug)]
+pub(super) struct Mailbox {
+    lists: Arc<Buffer>,
+    list_words: u32,
+}
+
+impl Mailbox {
+    /// First word of the slot of a stage.
+    fn slot(&self, number: u32) -> u64 {
+        u64::from(number % RING * self.list_words)
+    }
+
+    /// Writes all of a stage but its number, which [`Mailbox::ring`] adds.
+    pub fn write(&self, number: u32, entries: &[u32], bits: u32) -> Result<()> {
+        let slot = self.slot(number);
+        self.lists.write_words(4 * (slot + u64::from(HEADER_WORDS)), entries)?;
+        self.lists.write_words(4 * (slot + 2), &[entries.len() as u32, bits])
+    }
+
+    /// Tells the device that a stage is there: after all else of it.
+    pub fn ring(&self, number: u32) -> Result<()> {
+        self.lists.post(self.slot(number), number)
+    }
+
+    /// Writes a stage that ends a persistent dispatch.
+    pub fn ring_park(&self, number: u32) -> Result<()> {
+        self.write(number, &[], FLAG_PARK)?;
+        self.ring(number)
+    }
+
+    /// Takes back that a stage has come to its slot. Only while no dispatch watches.
+    pub fn unring(&self, number: u32) -> Result<()> {
+        self.lists.post(self.slot(number), number.wrapping_sub(RING))
+    }
+
+    /// Takes back that a dispatch has parked at a stage's slot. Only while none watches.
+    pub fn unpark(&self, number: u32) -> Result<()> {
+        self.lists.post(self.slot(number) + 1, 0)
+    }
+}
+
+/// The buffers of a runner.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub mailbox: Mailbox,
+    pub inputs: Arc<Buffer>,
+    pub partials: Arc<Buffer>,
+    pub results: Arc<Buffer>,
+    /// Results of the stage in hand; how many have come, and the stage.
+    values: Vec<f32>,
+    collected: (usize, u32),
+    scratch: Vec<u32>,
+}
+
+impl Memory {
+    pub fn new(device: &Arc<Device>, plan: &Plan, completion: MemoryKind) -> Result<Self> {
+        // Where the device reads it fastest among what the host can write.
+        let mapped = device.limits().mapped_device_memory;
+        let near = if mapped { MemoryKind::Mapped } else { MemoryKind::Upload };
+        let buffer = |kind, bytes: u64, name| {
+            let limit = device.limits().max_storage_range;
+            if bytes > limit {
+                return Err(VkError::Limit { what: "bytes of a buffer", needed: bytes, limit });
+            }
+            Buffer::new(device, kind, bytes, name).map(Arc::new)
+        };
+        let (list_words, d_model) = (plan.list_words(), plan.shape.d_model);
+        let lists = buffer(near, 4 * u64::from(RING * list_words), "stage lists")?;
+        let results = buffer(completion, 8 * u64::from(RING) * d_model as u64, "stage results")?;
+        // Zero is the number of no stage.
+        lists.fill(0)?;
+        results.fill(0)?;
+        Ok(Self {
+            mailbox: Mailbox { lists, list_words },
+            inputs: buffer(near, 4 * u64::from(X_SLOTS * plan.x_words()), "stage inputs")?,
+            partials: buffer(MemoryKind::Device, plan.partial_bytes(), "partial sums")?,
+            results,
+            values: vec![0.0; d_model],
+            collected: (0, 0),
+            scratch: vec![],
+        })
+    }
+
+    pub fn lists(&self) -> &Arc<Buffer> {
+        &self.mailbox.lists
+    }
+
+    pub fn write_input(&mut self, plan: &Plan, slot: u32, x: &[f32]) -> Result<()> {
+        encode_input(plan.variant(), x, &mut self.scratch);
+        self.inputs.write_words(4 * u64::from(slot * plan.x_words()), &self.scratch)
+    }
+
+    /// Collects the results of a stage as they come; whether all have.
+    pub fn collect(&mut self, number: u32) -> Result<bool> {
+        if self.collected.1 != number {
+            self.collected = (0, number);
+        }
+        let first = u64::from(number % RING) * self.values.len() as u64;
+        let from = self.collected.0;
+        let more =
+            self.results.take_tagged(first + from as u64, number, &mut self.values[from..])?;
+        self.collected.0 += more;
+        Ok(self.collected.0 == self.values.len())
+    }
+
+    /// Results that were collected, for a vector whose memory is used for the next.
+    pub fn take_results(&mut self, mut spare: Vec<f32>) -> Vec<f32> {
+        spare.resize(self.values.len(), 0.0);
+        std::mem::replace(&mut self.values, spare)
+    }
+}
+
+/// The input as the kernels of a variant read it: floats and the sums of each half of 32; or bytes,
+/// and for each 32 their scale and the sums of each half of what the bytes stand for.
+pub fn encode_input(variant: Variant, x: &[f32], words: &mut Vec<u32>) {
+    words.clear();
+    let groups = x.as_chunks::<GROUP>().0;
+    if variant != Variant::Dot {
+        words.extend(x.iter().map(|x| x.to_bits()));
+        let sums = groups.iter().flat_map(|g| g.as_chunks::<16>().0);
+        words.extend(sums.map(|half| half.iter().sum::<f32>().to_bits()));
+        return;
+    }
+    words.resize(x.len() / 4 + 4 * groups.len(), 0);
+    let (bytes, rest) = words.split_at_mut(x.len() / 4);
+    let to = bytes.as_chunks_mut::<8>().0.iter_mut().zip(rest.as_chunks_mut::<4>().0);
+    groups.iter().zip(to).for_each(|(group, (bytes, rest))| encode_group(group, bytes, rest));
+}
+
+/// 32 values as bytes, their scale, and the sums of each half of what the bytes stand for.
+fn encode_group(group: &[f32; GROUP], bytes: &mut [u32; 8], rest: &mut [u32; 4]) {
+    // Adding it rounds to nearest and leaves the integer in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let mut lanes = [0f32; 8];
+    for part in group.as_chunks::<8>().0 {
+        for (lane, x) in lanes.iter_mut().zip(part) {
+            // In this order a NaN stays.
+            *lane = if x.abs() <= *lane { *lane } else { x.abs() };
+        }
+    }
+    let largest = lanes.into_iter().fold(0f32, |m, x| if x <= m { m } else { x });
+    // What is not finite stays so: a NaN as the scale spoils the sum visibly.
+    let (scale, inverse) = match largest {
+        x if !x.is_finite() => (f32::NAN, 0.0),
+        x if x > 1e-30 => (x / 127.0, 127.0 / x),
+        _ => (0.0, 0.0),
+    };
+    let mut sums = [0i32; 2];
+    for (half, values) in group.as_chunks::<16>().0.iter().enumerate() {
+        let q = values.map(|x| (x * inverse + MAGIC).to_bits() as u8);
+        sums[half] = q.iter().map(|q| i32::from(*q as i8)).sum();
+        let words = q.as_chunks::<4>().0.iter().map(|q| u32::from_le_bytes(*q));
+        bytes[4 * half..].iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    }
+    let [low, high] = sums.map(|sum| (scale * sum as f32).to_bits());
+    *rest = [scale.to_bits(), low, high, 0];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stand_for_the_input_and_nan_stays_visible() {
+        let x: Vec<f32> = (0..64).map(|i| (i as f32 - 20.0) * 0.1).collect();
+        let mut words = vec![];
+        encode_input(Variant::Dot, &x, &mut words);
+        assert_eq!(words.len(), 64 / 4 + 2 * 4);
+        let scale = f32::from_bits(words[16 + 4]);
+        let byte = (words[15] >> 24) as u8 as i8;
+        assert!((f32::from(byte) * scale - x[63]).abs() < 0.02);
+        let sum = f32::from_bits(words[16 + 6]);
+        assert!((sum - x[48..].iter().sum::<f32>()).abs() < 0.2);
+        let mut bad = x.clone();
+        bad[3] = f32::INFINITY;
+        encode_input(Variant::Dot, &bad, &mut words);
+        assert!(f32::from_bits(words[16]).is_nan());
+        encode_input(Variant::Plain, &x, &mut words);
+        assert_eq!(words.len(), 64 + 4);
+    }
+}

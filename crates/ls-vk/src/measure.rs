@@ -1,0 +1,93 @@
+//! What a device can do, measured: copies and round trips.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::control::{Runner, Work};
+use crate::error::Result;
+use crate::kernels::copy::Copy;
+use crate::recorder::{For, Recorder};
+use crate::{Buffer, Device, MemoryKind};
+
+/// How long one measurement may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Rates of copies, in 10⁹ bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyRates {
+    /// By a kernel from the device's memory to the device's memory: bytes read, and as many written.
+    pub on_device: f64,
+    /// Bytes that the host writes to mapped device memory, one thread; none where there is no such
+    /// memory.
+    pub to_mapped: Option<f64>,
+    /// By the transfer queue, from the host's memory to the device's.
+    pub upload: f64,
+}
+
+/// Measures copies of `bytes` bytes: take several times what the device's caches hold.
+pub fn copy_rates(device: &Arc<Device>, bytes: u64) -> Result<CopyRates> {
+    let bytes = bytes.min(device.limits().max_storage_range) & !0xffff;
+    let buffer = |kind, bytes| Buffer::new(device, kind, bytes, "copy rates").map(Arc::new);
+    let (from, to) = (buffer(MemoryKind::Device, bytes)?, buffer(MemoryKind::Device, bytes)?);
+    let copy = Copy::new(device)?;
+    let on_device = rate(device, For::Compute, bytes, |recorder| {
+        copy.record(recorder, (bytes / 16) as u32, &from, &to)
+    })?;
+    let part = bytes.min(64 << 20);
+    let host = buffer(MemoryKind::Upload, part)?;
+    host.fill(0x5a)?;
+    let upload = rate(device, For::Transfer, part, |recorder| {
+        recorder.copy(&host, &to, &[(0, 0, part)]).map(drop)
+    })?;
+    let to_mapped = match buffer(MemoryKind::Mapped, part) {
+        Ok(mapped) => {
+            let source = vec![0x5a; part as usize];
+            mapped.write(0, &source)?;
+            let began = Instant::now();
+            mapped.write(0, &source)?;
+            Some(part as f64 / began.elapsed().as_secs_f64() / 1e9)
+        }
+        Err(_) => None,
+    };
+    Ok(CopyRates { on_device, to_mapped, upload })
+}
+
+fn rate(
+    device: &Arc<Device>,
+    queue: For,
+    bytes: u64,
+    record: impl Fn(&mut Recorder) -> Result<()>,
+) -> Result<f64> {
+    const TIMES: u32 = 8;
+    let mut best = f64::INFINITY;
+    for _ in 0..3 {
+        let mut recorder = Recorder::new(device, queue, "copy rates")?;
+        for _ in 0..TIMES {
+            record(&mut recorder)?;
+            recorder.barrier();
+        }
+        let commands = recorder.finish()?;
+        let began = Instant::now();
+        commands.run(TIMEOUT)?;
+        best = best.min(began.elapsed().as_secs_f64());
+    }
+    Ok(bytes as f64 * f64::from(TIMES) / best / 1e9)
+}
+
+/// Median and 99th percentile of `n` round trips: a stage without work, from its queueing to the
+/// host's knowing that it is done.
+pub fn round_trip(runner: &mut Runner, n: usize) -> Result<(Duration, Duration)> {
+    let x = vec![0.0; runner.plan().shape().d_model];
+    runner.begin(&x, TIMEOUT)?;
+    let nothing = Work::Neurons(vec![]);
+    let mut times = Vec::with_capacity(n.max(1));
+    for _ in 0..n.max(1) {
+        let began = Instant::now();
+        let ticket = runner.queue(&nothing, false, vec![])?;
+        runner.wait(ticket, TIMEOUT)?;
+        times.push(began.elapsed());
+    }
+    times.sort();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    Ok((at(0.5), at(0.99)))
+}

@@ -1,0 +1,288 @@
+// Blocks of 32 weights of a row, in GGUF's formats, and their product with the input.
+//
+// Any quantised format comes apart as w = scale · q + min, with q a signed byte (never above 127)
+// and a pair of scale and min for each half of 16.
+
+const uint F32 = 0, F16 = 1, BF16 = 2, Q4_0 = 3, Q4_1 = 4, Q5_0 = 5, Q5_1 = 6, Q8_0 = 7;
+const uint Q4_K = 8, Q5_K = 9, Q6_K = 10;
+
+struct Block {
+    uint q[8];
+    float s0, s1, m0, m1;
+};
+
+// A block's inputs.
+struct X {
+#ifdef DOT
+    uint q[8];
+    float scale;
+#else
+    float x[32];
+#endif
+    // Sums of each half.
+    float sum0, sum1;
+};
+
+uint blocks_before(uint format, uint block) {
+    return format >= Q4_K ? block >> 3 : block;
+}
+
+uint block_bytes(uint format) {
+    switch (format) {
+        case F32: return 128;
+        case F16: case BF16: return 64;
+        case Q4_0: return 18;
+        case Q4_1: return 20;
+        case Q5_0: return 22;
+        case Q5_1: return 24;
+        case Q8_0: return 34;
+        case Q4_K: return 144;
+        case Q5_K: return 176;
+        default: return 210;
+    }
+}
+
+bool is_quantized(uint format) {
+    return format >= Q4_0;
+}
+
+// Four bits of each of two halves: the low and the high nibbles of 16 bytes.
+void nibbles(uint w0, uint w1, uint w2, uint w3, inout Block b) {
+    const uint LOW = 0x0f0f0f0fu;
+    b.q[0] = w0 & LOW;
+    b.q[1] = w1 & LOW;
+    b.q[2] = w2 & LOW;
+    b.q[3] = w3 & LOW;
+    b.q[4] = (w0 >> 4) & LOW;
+    b.q[5] = (w1 >> 4) & LOW;
+    b.q[6] = (w2 >> 4) & LOW;
+    b.q[7] = (w3 >> 4) & LOW;
+}
+
+// Bits 0 to 3 to the fifth bits of four bytes.
+uint fifth_bits(uint bits) {
+    return (((bits & 15u) * 0x00204081u) & 0x01010101u) << 4;
+}
+
+void add_fifth_bits(uint bits, inout Block b) {
+    for (uint k = 0; k < 8; k++) {
+        b.q[k] |= fifth_bits(bits >> (4 * k));
+    }
+}
+
+void set_scale(float scale, float min_value, inout Block b) {
+    b.s0 = scale;
+    b.s1 = scale;
+    b.m0 = min_value;
+    b.m1 = min_value;
+}
+
+// A scale of two bytes, then four words. They span five words, whichever way they lie.
+void load_q4_0(uint at, inout Block b) {
+    uint w = at >> 2;
+    uint w0 = word_at(w), w1 = word_at(w + 1), w2 = word_at(w + 2), w3 = word_at(w + 3);
+    uint w4 = word_at(w + 4);
+    bool odd = (at & 2u) != 0;
+    float d = f16(odd ? w0 >> 16 : w0 & 0xffffu);
+    nibbles(odd ? w1 : (w0 >> 16) | (w1 << 16), odd ? w2 : (w1 >> 16) | (w2 << 16),
+            odd ? w3 : (w2 >> 16) | (w3 << 16), odd ? w4 : (w3 >> 16) | (w4 << 16), b);
+    set_scale(d, -8.0 * d, b);
+}
+
+void load_q8_0(uint at, inout Block b) {
+    uint w = at >> 2;
+    bool odd = (at & 2u) != 0;
+    uint before = word_at(w);
+    float d = f16(odd ? before >> 16 : before & 0xffffu);
+    for (uint k = 0; k < 8; k++) {
+        uint next = word_at(w + k + 1);
+        b.q[k] = odd ? next : (before >> 16) | (next << 16);
+        before = next;
+    }
+    set_scale(d, 0.0, b);
+}
+
+void load_nibbles(uint at, inout Block b) {
+    nibbles(unaligned_word(at), unaligned_word(at + 4), unaligned_word(at + 8),
+            unaligned_word(at + 12), b);
+}
+
+// Scale and min of a 32nd of a Q4_K or Q5_K super-block, six bits each in twelve bytes.
+void scales_k4(uint at, uint sub, inout Block b) {
+    uint dm = unaligned_word(at);
+    uint s0 = unaligned_word(at + 4), s1 = unaligned_word(at + 8), s2 = unaligned_word(at + 12);
+    uint shift = 8 * (sub & 3u);
+    uint a = s0 >> shift, m = s1 >> shift, both = s2 >> shift;
+    uint scale = sub < 4 ? a & 63u : (both & 15u) | ((a >> 6) & 3u) << 4;
+    uint low = sub < 4 ? m & 63u : ((both >> 4) & 15u) | ((m >> 6) & 3u) << 4;
+    vec2 d = unpackHalf2x16(dm);
+    set_scale(d.x * float(scale), -d.y * float(low), b);
+}
+
+// Four bits of each of 32 bytes, the low or the high ones.
+void load_nibbles_k(uint at, uint sub, inout Block b) {
+    uint shift = 4 * (sub & 1u);
+    for (uint k = 0; k < 8; k++) {
+        b.q[k] = (unaligned_word(at + 32 * (sub >> 1) + 4 * k) >> shift) & 0x0f0f0f0fu;
+    }
+}
+
+void load_q5_k(uint at, uint sub, inout Block b) {
+    scales_k4(at, sub, b);
+    load_nibbles_k(at + 48, sub, b);
+    for (uint k = 0; k < 8; k++) {
+        b.q[k] |= ((unaligned_word(at + 16 + 4 * k) >> sub) & 0x01010101u) << 4;
+    }
+}
+
+float signed_byte(uint byte) {
+    return float(int(byte << 24) >> 24);
+}
+
+void load_q6_k(uint at, uint sub, inout Block b) {
+    uint half_block = sub >> 2, quarter = sub & 3u;
+    uint low = at + 64 * half_block + 32 * (quarter & 1u);
+    uint high = at + 128 + 32 * half_block;
+    for (uint k = 0; k < 8; k++) {
+        uint l = unaligned_word(low + 4 * k) >> (4 * (quarter >> 1));
+        uint h = unaligned_word(high + 4 * k) >> (2 * quarter);
+        b.q[k] = (l & 0x0f0f0f0fu) | ((h & 0x03030303u) << 4);
+    }
+    float d = f16(half_at(at + 208));
+    b.s0 = d * signed_byte(byte_at(at + 192 + 2 * sub));
+    b.s1 = d * signed_byte(byte_at(at + 193 + 2 * sub));
+    b.m0 = -32.0 * b.s0;
+    b.m1 = -32.0 * b.s1;
+}
+
+// Block `block` of the row at byte `row`.
+Block load_block(uint format, uint row, uint block) {
+    Block b;
+    uint at = row + blocks_before(format, block) * block_bytes(format);
+    uint sub = block & 7u;
+    switch (format) {
+        case Q4_0:
+            load_q4_0(at, b);
+            break;
+        case Q4_1: {
+            vec2 dm = unpackHalf2x16(unaligned_word(at));
+            load_nibbles(at + 4, b);
+            set_scale(dm.x, dm.y, b);
+            break;
+        }
+        case Q5_0: {
+            float d = f16(half_at(at));
+            load_nibbles(at + 6, b);
+            add_fifth_bits(unaligned_word(at + 2), b);
+            set_scale(d, -16.0 * d, b);
+            break;
+        }
+        case Q5_1: {
+            vec2 dm = unpackHalf2x16(unaligned_word(at));
+            load_nibbles(at + 8, b);
+            add_fifth_bits(unaligned_word(at + 4), b);
+            set_scale(dm.x, dm.y, b);
+            break;
+        }
+        case Q8_0:
+            load_q8_0(at, b);
+            break;
+        case Q4_K:
+            scales_k4(at, sub, b);
+            load_nibbles_k(at + 16, sub, b);
+            break;
+        case Q5_K:
+            load_q5_k(at, sub, b);
+            break;
+        case Q6_K:
+            load_q6_k(at, sub, b);
+            break;
+    }
+    return b;
+}
+
+#ifdef DOT
+spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6019, 6018], id = 4450)
+int signed_dot4(int a, int b, spirv_literal int packed_format);
+
+// As floats: 16 products of a byte and a byte are exact in them.
+float dot_words(Block b, X x, uint from) {
+    int sum = 0;
+    for (uint k = from; k < from + 4; k++) {
+        sum += signed_dot4(int(b.q[k]), int(x.q[k]), 0);
+    }
+    return float(sum);
+}
+
+float dot_block(Block b, X x) {
+    float products = b.s0 * dot_words(b, x, 0) + b.s1 * dot_words(b, x, 4);
+    return x.scale * products + b.m0 * x.sum0 + b.m1 * x.sum1;
+}
+
+// Bytes, then for each block its scale, its two sums and nothing.
+X load_x(uint slot, uint block) {
+    X x;
+    uint at = slot * X_WORDS;
+    for (uint k = 0; k < 8; k++) {
+        x.q[k] = x_words[at + 8 * block + k];
+    }
+    at += 8 * N_BLOCKS + 4 * block;
+    x.scale = uintBitsToFloat(x_words[at]);
+    x.sum0 = uintBitsToFloat(x_words[at + 1]);
+    x.sum1 = uintBitsToFloat(x_words[at + 2]);
+    return x;
+}
+
+float dot_row_block(uint format, uint row, uint block, X x) {
+    return dot_block(load_block(format, row, block), x);
+}
+#else
+float dot_half(Block b, X x, uint from) {
+    float sum = 0.0;
+    for (uint k = from; k < from + 4; k++) {
+        int word = int(b.q[k]);
+        for (uint i = 0; i < 4; i++) {
+            sum += float(bitfieldExtract(word, int(8 * i), 8)) * x.x[4 * k + i];
+        }
+    }
+    return sum;
+}
+
+float dot_floats(uint format, uint at, X x) {
+    float sum = 0.0;
+    if (format == F32) {
+        for (uint k = 0; k < 32; k++) {
+            sum += uintBitsToFloat(unaligned_word(at + 4 * k)) * x.x[k];
+        }
+        return sum;
+    }
+    for (uint k = 0; k < 16; k++) {
+        uint word = unaligned_word(at + 4 * k);
+        vec2 w = format == F16 ? unpackHalf2x16(word)
+                               : uintBitsToFloat(uvec2(word << 16, word & 0xffff0000u));
+        sum += w.x * x.x[2 * k] + w.y * x.x[2 * k + 1];
+    }
+    return sum;
+}
+
+float dot_row_block(uint format, uint row, uint block, X x) {
+    if (!is_quantized(format)) {
+        return dot_floats(format, row + block * block_bytes(format), x);
+    }
+    Block b = load_block(format, row, block);
+    return b.s0 * dot_half(b, x, 0) + b.s1 * dot_half(b, x, 4) + b.m0 * x.sum0 + b.m1 * x.sum1;
+}
+
+// Values, then the two sums of each block.
+X load_x(uint slot, uint block) {
+    X x;
+    uint at = slot * X_WORDS;
+    for (uint k = 0; k < 32; k++) {
+        x.x[k] = uintBitsToFloat(x_words[at + 32 * block + k]);
+    }
+    at += D + 2 * block;
+    x.sum0 = uintBitsToFloat(x_words[at]);
+    x.sum1 = uintBitsToFloat(x_words[at + 1]);
+    return x;
+}
+#endif

@@ -1,0 +1,179 @@
+// Stages of the MLP in one dispatch that stays alive between them.
+//
+// The host writes a stage's entries and header into the stage's slot of the ring, its number last.
+// Every workgroup watches that number; each computes its share, and the last one to be ready
+// writes the number where the host watches. All loops are bounded: when no stage comes, the first
+// workgroup parks the dispatch, and the host starts it anew.
+//
+// That all workgroups agree on whether a stage came before the parking or after it rests on this:
+// number and park word lie in one piece of 16 bytes that is read at once, and the first workgroup
+// looks at the number again after it announced that it will park. Whoever saw the number together
+// with no announcement saw it before, so the first workgroup sees it too and takes the
+// announcement back.
+//
+// Variants: plain; subgroups: SUBGROUPS; dot: SUBGROUPS, DOT; model: MODEL;
+// model_subgroups: MODEL, SUBGROUPS; model_dot: MODEL, SUBGROUPS, DOT
+#version 450
+#ifdef MODEL
+#pragma use_vulkan_memory_model
+#extension GL_KHR_memory_scope_semantics : require
+#endif
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifdef SUBGROUPS
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+#ifdef DOT
+#extension GL_EXT_spirv_intrinsics : require
+#endif
+#include "include/shape.glsl"
+#include "include/rows.glsl"
+#include "include/columns.glsl"
+#include "include/stage.glsl"
+#include "include/reduce.glsl"
+
+// The list slots again, for their headers.
+layout(set = 0, binding = 5) coherent volatile buffer Doorbells { uvec4 doorbells[]; };
+// Number of the stage that is ready for each slot; then the number of a stage that got lost.
+layout(set = 0, binding = 6) coherent volatile buffer Done { uint done[]; };
+// Workgroups that are ready, for each slot, since the dispatch began.
+layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };
+
+layout(push_constant) uniform Push {
+    uint first_number;
+    uint max_stages;
+    uint idle_spins;
+    // For those that wait for other workgroups; larger than what the first spins.
+    uint patient_spins;
+} push;
+
+// All that this workgroup wrote is seen by others, and what they wrote before is seen here; nothing
+// that was cached is taken for it.
+void meet() {
+#ifdef MODEL
+    memoryBarrier(gl_ScopeQueueFamily, gl_StorageSemanticsBuffer,
+                  gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+#else
+    memoryBarrierBuffer();
+#endif
+}
+
+const uint RUNNING = 0, PARKING = 1, PARKED = 2;
+const uint GO = 0, END = 1, LOST = 2;
+
+shared uint sh_command;
+shared uint sh_entries;
+shared uint sh_bits;
+
+void accept(uvec4 header) {
+    sh_entries = header.z;
+    sh_bits = header.w;
+    sh_command = (header.w & FLAG_PARK) != 0 ? END : GO;
+}
+
+void wait_first(uint at, uint number) {
+    for (uint spin = 0; spin < push.idle_spins; spin++) {
+        uvec4 header = doorbells[at];
+        if (header.x == number) {
+            accept(header);
+            return;
+        }
+    }
+    doorbells[at].y = PARKING;
+    meet();
+    uvec4 header = doorbells[at];
+    if (header.x == number) {
+        doorbells[at].y = RUNNING;
+        accept(header);
+        return;
+    }
+    doorbells[at].y = PARKED;
+    sh_command = END;
+}
+
+void wait_other(uint at, uint number) {
+    for (uint spin = 0; spin < push.patient_spins; spin++) {
+        uvec4 header = doorbells[at];
+        if (header.y == PARKED) {
+            sh_command = END;
+            return;
+        }
+        if (header.x == number && header.y == RUNNING) {
+            accept(header);
+            return;
+        }
+    }
+    done[RING] = number;
+    sh_command = LOST;
+}
+
+// Announces that the workgroup's share is done; true for the thread that is the last to do so.
+bool arrive(uint slot, uint target, bool output_follows) {
+    // Rows of sums are the workgroup's own until they are summed up: only then they must be seen.
+    if (output_follows) {
+        meet();
+    }
+    barrier();
+    if (gl_LocalInvocationIndex != 0) {
+        return false;
+    }
+    return atomicAdd(arrivals[slot], 1) + 1 == target;
+}
+
+// Waits until every workgroup has arrived.
+bool wait_for_all(uint slot, uint target, uint number) {
+    if (gl_LocalInvocationIndex == 0) {
+        sh_command = LOST;
+        for (uint spin = 0; spin < push.patient_spins; spin++) {
+            if (atomicOr(arrivals[slot], 0) >= target) {
+                sh_command = GO;
+                break;
+            }
+        }
+        if (sh_command == LOST) {
+            done[RING] = number;
+        }
+        meet();
+    }
+    barrier();
+    meet();
+    return sh_command == GO;
+}
+
+void main() {
+    for (uint k = 0; k < push.max_stages; k++) {
+        uint number = push.first_number + k;
+        uint slot = number % RING;
+        if (gl_LocalInvocationIndex == 0) {
+            uint at = slot * (LIST_WORDS / 4);
+            if (gl_WorkGroupID.x == 0) {
+                wait_first(at, number);
+            } else {
+                wait_other(at, number);
+            }
+        }
+        barrier();
+        // Frames may have been filled anew since the last stage.
+        meet();
+        if (sh_command != GO) {
+            return;
+        }
+        Stage stage = Stage(number, sh_entries, sh_bits, slot);
+        run_stage(stage);
+        uint target = gl_NumWorkGroups.x * (k / RING + 1);
+        bool hand_out = (stage.bits & FLAG_OUTPUT) != 0;
+        bool last = arrive(slot, target, hand_out);
+        if (!hand_out) {
+            if (last) {
+                done[slot] = number;
+            }
+            barrier();
+            continue;
+        }
+        if (!wait_for_all(slot, target, number)) {
+            return;
+        }
+        run_reduce(stage);
+        barrier();
+    }
+}
