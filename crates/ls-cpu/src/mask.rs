@@ -188,7 +188,8 @@ impl<'a> Mask<'a> {
     #[inline]
     pub(crate) fn adds(self, j: usize, value: f32) -> bool {
         // What is no number is added, so that it is seen.
-        self.norms.is_empty() || !(value.abs() * self.norms[j] < self.least)
+        let importance = || value.abs() * self.norms[j];
+        self.norms.is_empty() || importance() >= self.least || importance().is_nan()
     }
 
     /// The row's words. Bits beyond the last neuron mean nothing.

@@ -116,7 +116,6 @@ impl PredictedOf {
                 part.score();
             }
         });
-        drop(parts);
         let least = Scratch::select(state, selector, mask, plan, masks.words_mut(0));
         masks.set_least(0, least);
     }

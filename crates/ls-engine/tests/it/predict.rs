@@ -177,7 +177,7 @@ fn damaged_files_and_those_of_others_are_refused() {
 }
 
 fn repack(to: &Path) {
-    let model = ModelFile::open(&crate::fixtures().join("tiny-book.gguf")).unwrap();
+    let model = ModelFile::open(crate::fixtures().join("tiny-book.gguf")).unwrap();
     let options = ls_model::pack::PackOptions { chunk_kib: 8, ..Default::default() };
     let cpu = ls_cpu::Cpu::new(1, ls_cpu::Isa::detect()).unwrap();
     ls_engine::pack(&cpu, &model, to, &options, &mut |_| ControlFlow::Continue(())).unwrap();

@@ -80,7 +80,7 @@ pub(crate) fn slopes(knowns: Knowns<'_>, gate: &[f32], up: &[f32], out: &mut Slo
         let silu = middle * (2.0 / 3.0) + (low + high) * (1.0 / 6.0) + FLOOR;
         let square = up[i] * up[i] + variance[i] + FLOOR;
         let score = silu * square * (gains[i] * gains[i]);
-        log[i] = ln(score.max(FLOOR).min(1e30));
+        log[i] = ln(score.clamp(FLOOR, 1e30));
         of_gate[i] = (slope * (4.0 / 3.0) + (low_slope + high_slope) * (1.0 / 3.0)) / silu;
         of_gate_variance[i] = (high_slope - low_slope) * (1.0 / 6.0) * far / silu;
         of_up[i] = 2.0 * up[i] / square;

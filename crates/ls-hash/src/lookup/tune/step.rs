@@ -73,7 +73,7 @@ impl Pass {
         let by_weights = product(self.estimates.t(), self.columns.view());
         let by_scale = (&by_weights * &self.looked_up).sum_axis(Axis(1));
         let by_bias = self.estimates.sum_axis(Axis(0));
-        let by_codes = by_weights * &factor.scale.view().insert_axis(Axis(1));
+        let by_codes = by_weights * factor.scale.view().insert_axis(Axis(1));
         let by_codes = by_codes.as_standard_layout().into_owned();
         let by_entries = sums_by_entry(factor, &self.assigned, &by_codes);
         let all = |of: &mut Moments, values: &mut [f32], gradient: &[f32]| {
