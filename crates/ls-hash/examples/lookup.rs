@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trained = trainer.finish(&train)?;
     println!("trained in {:.1?}", begin.elapsed());
 
-    let mut scorers = vec![
+    let mut scorers = [
         Lookup::new("fitted", &fitted, FeatureKind::Exact),
         Lookup::new("trained", &trained, FeatureKind::Exact),
     ];
