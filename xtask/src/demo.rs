@@ -32,14 +32,18 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     // The tiny model is smaller than the program: there is nothing to stream.
     let shown = if is_tiny { model.clone() } else { packs::pack(&program, &model, "auto")?.path };
     command.arg("run").arg(&shown);
+    let is_sparse = shown.with_extension("lspred").exists();
     if !is_tiny {
         command.args(["--budget", BUDGET, "-c", CONTEXT, "--chat"]);
+    }
+    if is_sparse {
+        command.args(["--mode", "sparse", "--keep", "auto:5"]);
     }
     command.args(["--prompt", prompt, "--temp", "0", "--repeat-penalty", "1.1", "--verbose"]);
     command.args(["-n", &args.n.to_string()]);
     println!("\n$ {}\n", workspace::shown(&command));
     workspace::run(&mut command)?;
-    next_steps(&program, &shown, is_tiny);
+    next_steps(&program, &shown, is_tiny, is_sparse);
     Ok(())
 }
 
@@ -59,7 +63,7 @@ fn choose(offline: bool) -> (PathBuf, bool) {
     }
 }
 
-fn next_steps(program: &Path, shown: &Path, is_tiny: bool) {
+fn next_steps(program: &Path, shown: &Path, is_tiny: bool, is_sparse: bool) {
     let (program, shown) = (program.display(), shown.display());
     if is_tiny {
         println!("\nThat was {shown}, computed on this machine's CPU.");
@@ -70,6 +74,14 @@ fn next_steps(program: &Path, shown: &Path, is_tiny: bool) {
             "\nThat was a model of 94 MiB in {BUDGET} of memory, program included: what did not fit \
              was read from the disk again for each token."
         );
+        match is_sparse {
+            true => println!(
+                "Its predictors were there, so each token computed only the neurons that matter most."
+            ),
+            false => println!(
+                "Next, predictors of the neurons that matter, in minutes: {program} train {shown} -f TEXT"
+            ),
+        }
         println!("Next, a chat: {program} run {shown} --budget {BUDGET} -c {CONTEXT}");
     }
 }
