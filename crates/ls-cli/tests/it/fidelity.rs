@@ -33,7 +33,7 @@ fn a_choice_is_compared_with_dense_and_the_oracle() {
         serde_json::from_str(&stdout(&output)).unwrap()
     };
     let sparse = ["--mode", "sparse", "--budget", "none", "--keep", "0.5"];
-    let exact = run(&["hot", "--budget", "none"]);
+    let exact = run(&["--budget", "none"]);
     let random = run(&[&sparse[..], &["--choose", "random"]].concat());
     assert_eq!(random["dense_ppl"], exact["ppl"]);
     assert_eq!((&random["mode"], &random["keep"]), (&"sparse".into(), &0.5.into()));
@@ -63,7 +63,7 @@ fn the_figures_stand_side_by_side_and_the_oracle_is_missing_within_a_budget() {
         let args = ["perplexity", &pack, "-f", &text, "-c", "64", "--mode", "sparse", "--choose"];
         leanstream(&[&args, more].concat())
     };
-    let output = run(&["--budget", "none"]);
+    let output = run(&["hot", "--budget", "none"]);
     let lines: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
     assert_eq!((output.status.code(), lines.len()), (Some(0), 5), "{lines:?}");
     for (line, start) in lines.iter().skip(1).zip(["dense", "oracle", "hot"]) {

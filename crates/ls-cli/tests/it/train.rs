@@ -44,7 +44,7 @@ fn predictors_are_trained_and_then_found() {
     let output = leanstream(&[&train[..], &["--json"]].concat());
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!((&report["n_layers"], report["costs"].as_array().unwrap().len()), (&4.into(), 8));
+    assert_eq!((&report["n_layers"], report["costs"].as_array().unwrap().len()), (&5.into(), 8));
     assert!((0.2..0.4).contains(&report["share"].as_f64().unwrap()), "{report}");
     let left: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
