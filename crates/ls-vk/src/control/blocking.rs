@@ -24,6 +24,8 @@ pub(super) struct Blocking {
     mailbox: Mailbox,
     slots: Vec<Commands>,
     fence: vk::Fence,
+    /// Commands were submitted that are not known to be done.
+    in_flight: bool,
     done: u32,
 }
 
@@ -36,7 +38,7 @@ impl Blocking {
         let fence = unsafe { device.raw.create_fence(&info, None) }.during("vkCreateFence")?;
         device.name(fence, "blocking stages");
         let mailbox = memory.mailbox.clone();
-        Ok(Self { device, mailbox, slots, fence, done: 0 })
+        Ok(Self { device, mailbox, slots, fence, in_flight: false, done: 0 })
     }
 
     pub fn post(&mut self, number: u32) -> Result<()> {
@@ -46,6 +48,7 @@ impl Blocking {
         let info = vk::SubmitInfo::default().command_buffers(&raw);
         let label = format_args!("blocking stage {number}").to_string();
         self.device.submit(commands.queue(), &info, self.fence, &label)?;
+        self.in_flight = true;
         let nanos = TIMEOUT.as_nanos() as u64;
         // SAFETY: the fence was submitted above and is used here alone.
         match unsafe { self.device.raw.wait_for_fences(&[self.fence], true, nanos) } {
@@ -63,6 +66,7 @@ impl Blocking {
         }
         // SAFETY: signalled, so no submission has it.
         unsafe { self.device.raw.reset_fences(&[self.fence]) }.during("vkResetFences")?;
+        self.in_flight = false;
         self.done = number;
         Ok(())
     }
@@ -74,14 +78,17 @@ impl Blocking {
 
 impl Drop for Blocking {
     fn drop(&mut self) {
-        // After a timeout commands may still run; wait for them, whatever comes.
-        // SAFETY: the fence is used by this value alone, and no submission has it any more once
-        // the device is idle or lost.
-        unsafe {
-            if self.device.is_lost() {
-                let _ = self.device.raw.device_wait_idle();
-            }
-            self.device.raw.destroy_fence(self.fence, None);
+        let nanos = TIMEOUT.as_nanos() as u64;
+        // SAFETY: the fence is alive, and used by this value alone.
+        let still_runs = self.in_flight
+            && unsafe { self.device.raw.wait_for_fences(&[self.fence], true, nanos) }
+                == Err(vk::Result::TIMEOUT);
+        if still_runs {
+            // The device may still use everything: none of it may go.
+            std::mem::forget(std::mem::take(&mut self.slots));
+            return;
         }
+        // SAFETY: no submission has the fence any more, or the device is lost.
+        unsafe { self.device.raw.destroy_fence(self.fence, None) };
     }
 }

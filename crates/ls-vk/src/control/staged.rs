@@ -144,12 +144,15 @@ impl Drop for Staged {
         let (semaphores, values) = ([self.done], [self.n_submitted]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         // SAFETY: both semaphores are alive until nothing submitted uses them.
+        let waited = unsafe { self.device.raw.wait_semaphores(&info, PATIENCE.as_nanos() as u64) };
+        if waited == Err(vk::Result::TIMEOUT) {
+            // The device may still use everything: none of it may go.
+            self.device.give_up();
+            std::mem::forget(std::mem::take(&mut self.slots));
+            return;
+        }
+        // SAFETY: the device is done with them, or lost.
         unsafe {
-            let waited = self.device.raw.wait_semaphores(&info, PATIENCE.as_nanos() as u64);
-            if waited.is_err() {
-                self.device.give_up();
-                let _ = self.device.raw.device_wait_idle();
-            }
             self.device.raw.destroy_semaphore(self.posted, None);
             self.device.raw.destroy_semaphore(self.done, None);
         }
