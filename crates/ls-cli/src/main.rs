@@ -7,6 +7,7 @@ mod disk;
 mod folder;
 mod interrupt;
 mod output;
+mod refine;
 #[cfg(unix)]
 mod sigbus;
 mod size;

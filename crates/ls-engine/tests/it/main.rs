@@ -8,6 +8,7 @@ mod golden;
 mod layerwise;
 mod predict;
 mod real;
+mod refine;
 mod sparse;
 mod streaming;
 mod trace;
