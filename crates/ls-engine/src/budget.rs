@@ -61,9 +61,11 @@ pub struct Plan {
     pub io_bytes: u64,
     /// The token embedding; 0 when it stays on flash or is the output head.
     pub embedding_bytes: u64,
+    /// Chunks that a GPU holds in the host's memory.
+    pub gpu_bytes: u64,
     /// Frames of the cache.
     pub cache_bytes: u64,
-    /// Bytes of all chunks: with as large a cache nothing is read after the first pass.
+    /// Bytes of all chunks but those in a GPU's own memory: with as large a cache nothing is read after the first pass.
     pub chunk_bytes: u64,
     /// Bytes of one frame of the cache.
     pub frame_bytes: u64,
@@ -103,6 +105,7 @@ impl Plan {
             buffer_bytes: needs.buffers,
             io_bytes: needs.io.saturating_add(needs.books()).saturating_add(more * FRAME_BOOKS),
             embedding_bytes: embedding,
+            gpu_bytes: 0,
             cache_bytes: frames * needs.frame,
             chunk_bytes: needs.n_chunks.saturating_mul(needs.frame),
             frame_bytes: needs.frame,
@@ -112,10 +115,10 @@ impl Plan {
 
     /// Bytes that the plan uses, at most the budget.
     pub fn planned_bytes(&self) -> u64 {
-        self.fixed_bytes() + self.cache_bytes
+        self.fixed_bytes() + self.gpu_bytes + self.cache_bytes
     }
 
-    /// All but the cache.
+    /// All but the cache and what a GPU holds.
     pub(crate) fn fixed_bytes(&self) -> u64 {
         let parts = [
             self.process_bytes,
@@ -129,9 +132,9 @@ impl Plan {
         parts.iter().sum()
     }
 
-    /// Bytes of chunks that the cache does not retain: what exact mode reads for each token.
+    /// Bytes of chunks that neither the cache nor a GPU retains: what exact mode reads for each token.
     pub fn streamed_bytes(&self) -> u64 {
-        let retained = self.cache_bytes - self.transit_frames * self.frame_bytes;
+        let retained = self.cache_bytes - self.transit_frames * self.frame_bytes + self.gpu_bytes;
         self.chunk_bytes - retained.min(self.chunk_bytes)
     }
 }

@@ -14,7 +14,7 @@ mod segment;
 mod slot;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ls_cache::{Cache, Fill, Key, ReserveError, Used};
@@ -183,6 +183,8 @@ pub(crate) struct Streamer {
     arrivals: Arc<Arrivals>,
     cache: Cache,
     layers: Vec<LayerLayout>,
+    /// Of each layer, the first chunks that are held elsewhere: they are neither read nor handed out.
+    held: Vec<AtomicU32>,
     order: Order,
     prefetch: Prefetch,
     schedule: Mutex<Schedule>,
@@ -238,6 +240,7 @@ impl Streamer {
             max_outstanding: AtomicUsize::new(max_outstanding(transit, longest)),
             has_failed: AtomicBool::new(false),
             counters: Counters::default(),
+            held: layers.iter().map(|_| AtomicU32::new(0)).collect(),
             layers,
         })
     }
@@ -264,6 +267,16 @@ impl Streamer {
             *number += 1;
             self.reset(*number);
         }
+    }
+
+    /// From now on the first chunks of each layer, as many as `held` says, are neither read nor handed
+    /// out: a GPU holds them. Waits for a pass that is under way.
+    pub fn hold(&self, held: impl IntoIterator<Item = u32>) {
+        let mut number = self.pass.lock();
+        self.held.iter().zip(held).for_each(|(of, n)| of.store(n, Ordering::Relaxed));
+        // What was scheduled ahead was scheduled without knowing it.
+        *number += 1;
+        self.reset(*number);
     }
 
     /// What was done so far.
@@ -338,11 +351,14 @@ impl Streamer {
             }
         }
         let first_new = schedule.requests.len();
+        let held = self.held[layer as usize].load(Ordering::Relaxed);
         let mut state = slot.lock();
         while schedule.chunk < chunks.len() {
             let index = chunks.start + schedule.chunk as u32;
             let key = Key { group: layer, index };
-            if let Some(pin) = self.cache.pin(key) {
+            if index < held {
+                state.set(schedule.chunk, Entry::Elsewhere);
+            } else if let Some(pin) = self.cache.pin(key) {
                 state.set(schedule.chunk, Entry::Resident(pin));
             } else if self.outstanding.load(Ordering::Relaxed)
                 >= self.max_outstanding.load(Ordering::Relaxed)

@@ -5,6 +5,8 @@
 mod consistency;
 mod fidelity;
 mod golden;
+#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
+mod gpu;
 mod layerwise;
 mod predict;
 mod real;
