@@ -258,7 +258,9 @@ fn serve_streamed(
     let gpu = serve(opened, pack, wanted, chunks, cache)?;
     if !gpu.in_service() {
         set_cache(&cpu.plan);
-    } else if !opened.is_in_host_memory() {
+    } else if opened.is_in_host_memory() {
+        plan.plan.gpu_bytes = gpu.held_bytes();
+    } else {
         plan.plan.chunk_bytes -= gpu.held_bytes().min(plan.plan.chunk_bytes);
     }
     plan.freeze();

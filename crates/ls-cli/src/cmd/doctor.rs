@@ -1,6 +1,8 @@
 //! `leanstream doctor`: what this machine offers.
 
 mod disk;
+#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
+mod gpu;
 mod sample;
 
 use std::path::Path;
@@ -15,8 +17,26 @@ use crate::interrupt::{self, Interrupted};
 use crate::output;
 use disk::Disk;
 
-/// Parts of the answer that this version cannot give.
-const NOT_EXAMINED: [&str; 1] = ["Vulkan devices"];
+#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
+use gpu::Vulkan;
+
+/// The devices of a program that cannot use any.
+#[cfg(not(all(feature = "vulkan", not(target_feature = "crt-static"))))]
+#[derive(Debug, Serialize)]
+struct Vulkan {
+    problem: &'static str,
+}
+
+#[cfg(not(all(feature = "vulkan", not(target_feature = "crt-static"))))]
+impl Vulkan {
+    fn examine(_: Option<String>) -> Self {
+        Self { problem: "this program was built without it, or linked statically" }
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        vec![("vulkan", self.problem.to_owned())]
+    }
+}
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -32,7 +52,7 @@ struct Report {
     glibc: Option<String>,
     /// `None`: there is no place to make a file in.
     disk: Option<Disk>,
-    not_examined: [&'static str; 1],
+    vulkan: Vulkan,
 }
 
 /// Runs the command.
@@ -47,6 +67,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if interrupt::take() {
         return Err(Interrupted("interrupted".into()).into());
     }
+    let spinner = output::spinner("trying out GPUs".to_owned());
+    let vulkan = Vulkan::examine(args.gpu.clone());
+    spinner.finish_and_clear();
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         os: std::env::consts::OS,
@@ -58,7 +81,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         page_bytes: system::page_size(),
         glibc: system::glibc_version(),
         disk: disk.transpose()?,
-        not_examined: NOT_EXAMINED,
+        vulkan,
     };
     if args.json {
         output::json(&report)?;
@@ -88,7 +111,7 @@ fn text(report: &Report) -> String {
         Some(disk) => rows.extend(disk.rows().into_iter().map(|(name, value)| row(name, value))),
         None => rows.push(row("disk", "no file can be made in this folder; see --disk".into())),
     }
-    rows.push(row("not examined", format!("{} (not in this version)", NOT_EXAMINED.join(", "))));
+    rows.extend(report.vulkan.rows().into_iter().map(|(name, value)| row(name, value)));
     let speeds = report.disk.as_ref().and_then(Disk::table);
     let speeds = speeds.map(|rows| format!("\n{}", output::table(&rows, &[0, 1, 2])));
     output::table(&rows, &[]) + &speeds.unwrap_or_default()
