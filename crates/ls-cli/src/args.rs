@@ -1,6 +1,6 @@
 //! The command line: flags, their defaults and their help.
 
-mod device;
+pub mod device;
 mod train;
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use ls_model::pack;
 use crate::choose::SparseArgs;
 use crate::size::{self, Budget};
 
-pub use device::{DeviceArgs, gpu_cache, named_gpu};
+pub use device::DeviceArgs;
 pub use train::TrainArgs;
 
 const EXIT_CODES: &str = "\

@@ -118,6 +118,20 @@ impl Plan {
         self.fixed_bytes() + self.gpu_bytes + self.cache_bytes
     }
 
+    /// Gives a GPU that computes from the host's memory what the cache does not need to pass chunks
+    /// through: what the GPU holds, the cache need not keep. The chunks that it then holds.
+    pub(crate) fn give_to_gpu(&mut self, min_frames: u64) -> u64 {
+        let frame = self.frame_bytes;
+        let n_chunks = self.chunk_bytes / frame;
+        let passing = self.transit_frames.max(min_frames).min(n_chunks);
+        let spare = (self.budget_bytes - self.planned_bytes()) / frame;
+        let held = (self.cache_bytes / frame + spare).saturating_sub(passing).min(n_chunks);
+        self.gpu_bytes = held * frame;
+        self.cache_bytes = passing * frame;
+        self.transit_frames = passing;
+        held
+    }
+
     /// All but the cache and what a GPU holds.
     pub(crate) fn fixed_bytes(&self) -> u64 {
         let parts = [
@@ -254,6 +268,25 @@ mod tests {
                 }
                 Err(other) => prop_assert!(false, "{other}"),
             }
+        }
+
+        #[test]
+        fn a_gpu_and_the_cache_keep_to_the_budget_together(
+            needs in needs(),
+            budget in 0u64..4 << 30,
+        ) {
+            let Ok(cpu) = Plan::new(budget, &needs) else { return Ok(()) };
+            let mut plan = cpu;
+            let held = plan.give_to_gpu(needs.min_frames);
+            prop_assert!(plan.planned_bytes() <= budget);
+            prop_assert!(held <= needs.n_chunks);
+            prop_assert_eq!(plan.gpu_bytes, held * needs.frame);
+            let least = needs.min_frames.min(needs.n_chunks);
+            prop_assert!(plan.cache_bytes >= least * needs.frame);
+            prop_assert_eq!(plan.streamed_bytes(), (needs.n_chunks - held) * needs.frame);
+            // What the cache would have retained is held, but for what chunks still pass through.
+            let passing = plan.transit_frames * needs.frame;
+            prop_assert!(plan.streamed_bytes() <= cpu.streamed_bytes() + passing);
         }
 
         #[test]

@@ -140,14 +140,7 @@ pub(crate) enum Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// The records of all chunks but the first `held`, which a GPU holds.
-    pub fn records_beyond(&self, held: usize) -> impl Iterator<Item = &[u8]> {
-        // Streaming leaves them out already.
-        let skipped = if matches!(self, Self::Mapped(..)) { held } else { 0 };
-        self.records().skip(skipped)
-    }
-
-    /// The record of each chunk, in order.
+    /// The record of each chunk, in order; under a budget without those that a GPU holds.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         let (mapped, streamed) = match self {
             Self::Mapped(records, bytes) => (Some(records.chunks_exact(*bytes)), None),

@@ -14,18 +14,12 @@
 //! Without the feature `vulkan`, and in statically linked programs (which cannot load Vulkan's loader),
 //! all of it is absent: asking for a GPU is an error.
 
-#[cfg(not(all(feature = "vulkan", not(target_feature = "crt-static"))))]
-mod absent;
 mod error;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
-mod layer;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
-mod open;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
-mod ring;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
-mod service;
-mod share;
+#[cfg_attr(
+    not(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl")))),
+    path = "gpu/absent.rs"
+)]
+mod vulkan;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,13 +29,8 @@ use parking_lot::Mutex;
 use crate::EngineError;
 use crate::chunks::{ChunkPass, ChunkSource};
 use crate::weights::ChunkedMlp;
-#[cfg(not(all(feature = "vulkan", not(target_feature = "crt-static"))))]
-pub(crate) use absent::{Opened, Service};
 pub use error::GpuError;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
-pub(crate) use open::Opened;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
-pub(crate) use service::Service;
+pub(crate) use vulkan::{Opened, Service};
 
 /// Where MLPs are computed.
 #[derive(Clone, Debug, Default)]
@@ -212,9 +201,9 @@ impl Gpu {
     /// the caller is under way.
     pub fn retire(&self, error: &GpuError, chunks: Option<&ChunkSource>) {
         let mut service = self.service.lock();
+        // Its frames go at the end of the block: the cache may need their memory.
         if let Some(service) = service.take() {
             self.messages.lock().extend(service.messages());
-            drop(service);
             self.notice.lock().get_or_insert_with(|| notice(&self.name, error));
         }
         if let Some(streamer) = chunks.and_then(ChunkSource::streamer) {

@@ -169,7 +169,14 @@ impl Loaded {
         // What was read so far came through the page cache; from here on nothing does.
         model.release_pages();
         // Before anything is counted: what a driver holds is the program's own.
-        let gpu = open_gpu(model, pack, options)?;
+        let gpu = match open_gpu(model, pack, options)? {
+            Some(Ok(opened)) => match Service::rehearse(&opened, pack.layers()) {
+                Ok(()) => Some(Ok(opened)),
+                Err(error) if error.is_fault() => Some(Err(Gpu::failed(opened.name(), &error))),
+                Err(error) => return Err(error.into()),
+            },
+            other => other,
+        };
         let opened = gpu.as_ref().and_then(|gpu| gpu.as_ref().ok());
         let reader = Reader::open(model.path(), &options.stream.io())?;
         let reading = Reading {

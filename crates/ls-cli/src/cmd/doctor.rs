@@ -1,7 +1,10 @@
 //! `leanstream doctor`: what this machine offers.
 
 mod disk;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
+#[cfg_attr(
+    not(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl")))),
+    path = "doctor/no_gpu.rs"
+)]
 mod gpu;
 mod sample;
 
@@ -16,27 +19,7 @@ use crate::args::DoctorArgs;
 use crate::interrupt::{self, Interrupted};
 use crate::output;
 use disk::Disk;
-
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
 use gpu::Vulkan;
-
-/// The devices of a program that cannot use any.
-#[cfg(not(all(feature = "vulkan", not(target_feature = "crt-static"))))]
-#[derive(Debug, Serialize)]
-struct Vulkan {
-    problem: &'static str,
-}
-
-#[cfg(not(all(feature = "vulkan", not(target_feature = "crt-static"))))]
-impl Vulkan {
-    fn examine(_: Option<String>) -> Self {
-        Self { problem: "this program was built without it, or linked statically" }
-    }
-
-    fn rows(&self) -> Vec<(&'static str, String)> {
-        vec![("vulkan", self.problem.to_owned())]
-    }
-}
 
 #[derive(Debug, Serialize)]
 struct Report {

@@ -36,7 +36,7 @@ pub enum GpuError {
     #[error("it failed before")]
     Retired,
     /// What the driver, or the crate that speaks to it, says.
-    #[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
+    #[cfg(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl"))))]
     #[error(transparent)]
     Vulkan(#[from] ls_vk::VkError),
 }
@@ -46,7 +46,10 @@ impl GpuError {
     pub(crate) fn is_fault(&self) -> bool {
         match self {
             Self::SelfTest { .. } | Self::Retired => true,
-            #[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
+            #[cfg(all(
+                feature = "vulkan",
+                not(any(target_feature = "crt-static", target_env = "musl"))
+            ))]
             Self::Vulkan(error) => {
                 use ls_vk::VkError as E;
                 let lost = matches!(error, E::DeviceLost { .. } | E::Timeout { .. });

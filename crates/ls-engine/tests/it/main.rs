@@ -5,7 +5,7 @@
 mod consistency;
 mod fidelity;
 mod golden;
-#[cfg(all(feature = "vulkan", not(target_feature = "crt-static")))]
+#[cfg(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl"))))]
 mod gpu;
 mod layerwise;
 mod predict;

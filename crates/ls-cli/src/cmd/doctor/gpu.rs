@@ -3,7 +3,7 @@
 use ls_vk::{Choice, DeviceInfo, DeviceKind, DeviceReport, Findings, Limits, Report};
 use serde::Serialize;
 
-use crate::args::{gpu_cache, named_gpu};
+use crate::args::device::{gpu_cache, named_gpu};
 use crate::output;
 
 /// All of Vulkan on this machine.

@@ -11,11 +11,11 @@ use ls_vk::kernels::mlp::{self, MAX_NEURONS, MlpShape};
 use ls_vk::{Choice, Device, DeviceKind, Instance, Limits, SelfTest, Validation};
 
 use super::share::ring_frames;
-use super::{Control, GpuError, GpuFault, Profile, VulkanOptions};
+use crate::gpu::{Control, GpuError, GpuFault, Profile, VulkanOptions};
 use crate::needs::frame_bytes;
 
 /// What a driver that computes on the processor needs for compiled kernels, in bytes.
-const COMPILED_BYTES: u64 = 24 << 20;
+const COMPILED_BYTES: u64 = 16 << 20;
 /// Lists, inputs and results, in bytes, but for what grows with a layer.
 const LISTS_BYTES: u64 = 1 << 20;
 

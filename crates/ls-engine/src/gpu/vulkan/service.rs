@@ -12,9 +12,9 @@ use super::layer::{Flow, TIMEOUT};
 use super::open::Opened;
 use super::ring::Ring;
 use super::share::{Share, n_chunks};
-use super::{GpuError, GpuFault};
 use crate::EngineError;
 use crate::chunks::{ChunkPass, ChunkSource};
+use crate::gpu::{GpuError, GpuFault};
 use crate::needs::frame_bytes;
 use crate::weights::ChunkedMlp;
 
@@ -108,6 +108,23 @@ impl Service {
             fault: opened.options.fault,
             n_computed: 0,
         })
+    }
+
+    /// Compiles the kernels, runs them on nothing, and gives all of it back. What the driver holds from
+    /// then on counts as the program's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Service::new`].
+    pub fn rehearse(opened: &Opened, layers: &[LayerLayout]) -> Result<(), GpuError> {
+        let mut service = Self::new(opened, layers, 0)?;
+        for runner in &mut service.runners {
+            service.sum.fill(0.0);
+            runner.begin(&service.sum, TIMEOUT)?;
+            let nothing = runner.queue(&Work::Neurons(vec![]), true, vec![])?;
+            runner.output(nothing, &mut service.sum, TIMEOUT)?;
+        }
+        Ok(())
     }
 
     /// The device's name.

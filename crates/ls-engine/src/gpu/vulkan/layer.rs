@@ -6,10 +6,10 @@ use std::time::Duration;
 use ls_vk::Result;
 use ls_vk::control::{Runner, Ticket, Work};
 
-use super::GpuError;
 use super::ring::Ring;
 use crate::EngineError;
 use crate::chunks::{ChunkPass, Segment};
+use crate::gpu::GpuError;
 use crate::weights::ChunkedMlp;
 
 /// How long the GPU may take for a stage. Far longer than any takes, also on a driver that computes on
@@ -136,7 +136,9 @@ impl Flow<'_> {
         n_held: u32,
         frames: &mut Vec<u32>,
     ) -> std::result::Result<(), GpuError> {
-        Ok(ring.put(self.runner, segment.records_beyond(n_held as usize), frames)?)
+        // Streaming leaves out what is held.
+        let skipped = if matches!(segment, Segment::Mapped(..)) { n_held } else { 0 };
+        Ok(ring.put(self.runner, segment.records().skip(skipped as usize), frames)?)
     }
 
     fn group(&mut self, ring: &mut Ring, work: &Work, last: bool) -> Result<()> {

@@ -2,7 +2,6 @@
 
 use ls_model::pack::LayerLayout;
 
-use crate::budget::Plan;
 use crate::needs::frame_bytes;
 
 /// Bytes of frames that chunks pass through which are not held.
@@ -54,29 +53,12 @@ pub(crate) fn ring_frames(layers: &[LayerLayout]) -> u32 {
     (2 * longest).max(frames.min(u64::from(u32::MAX)) as u32)
 }
 
-impl Plan {
-    /// Gives a GPU that computes from the host's memory what the cache does not need to pass chunks
-    /// through: what the GPU holds, the cache need not keep. The chunks that it then holds.
-    pub(crate) fn give_to_gpu(&mut self, min_frames: u64) -> u64 {
-        let frame = self.frame_bytes;
-        let n_chunks = self.chunk_bytes / frame;
-        let passing = self.transit_frames.max(min_frames).min(n_chunks);
-        let spare = (self.budget_bytes - self.planned_bytes()) / frame;
-        let held = (self.cache_bytes / frame + spare).saturating_sub(passing).min(n_chunks);
-        self.gpu_bytes = held * frame;
-        self.cache_bytes = passing * frame;
-        self.transit_frames = passing;
-        held
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ls_model::TensorType;
     use ls_model::pack::ColumnType;
 
     use super::*;
-    use crate::budget::Needs;
 
     fn layers() -> Vec<LayerLayout> {
         let layer = |d_ff| {
@@ -97,33 +79,5 @@ mod tests {
         let whole = Share::of(&layers, all);
         assert_eq!((u64::from(whole.n_frames()), whole.ring), (all, 0));
         assert_eq!(Share::of(&layers, 0).n_held(), 0);
-    }
-
-    #[test]
-    fn a_budget_holds_what_the_gpu_and_the_cache_have_together() {
-        let layers = layers();
-        let needs = Needs {
-            process: 1 << 20,
-            resident: 1 << 20,
-            kv: 1 << 20,
-            buffers: 1 << 20,
-            io: 1 << 20,
-            embedding: None,
-            frame: frame_bytes(&layers) as u64,
-            n_chunks: n_chunks(&layers),
-            min_frames: 3 * u64::from(layers[0].segment_chunks),
-            max_cache: u64::MAX,
-        };
-        let mut last = 0;
-        for budget in (8..200).map(|mib| mib << 20) {
-            let mut plan = Plan::new(budget, &needs).unwrap();
-            let held = plan.give_to_gpu(needs.min_frames);
-            assert!(plan.planned_bytes() <= budget, "{plan:?}");
-            assert!(held >= last && held <= needs.n_chunks, "{plan:?}");
-            assert!(plan.cache_bytes >= needs.min_frames * needs.frame, "{plan:?}");
-            assert_eq!(plan.streamed_bytes(), (needs.n_chunks - held) * needs.frame, "{plan:?}");
-            last = held;
-        }
-        assert_eq!(last, needs.n_chunks);
     }
 }
