@@ -131,6 +131,8 @@ fn tests(args: &CiArgs, counts: &mut Counts) -> Result<()> {
         cargo.arg("--no-fail-fast");
     }
     cargo.env("LEANSTREAM_MODELS", models::folder());
+    // Missing Vulkan fails tests instead of skipping them.
+    cargo.env("LEANSTREAM_REQUIRE_VULKAN", "1");
     if models::is_here(GOLDEN_MODEL) || !args.offline {
         // A missing model fails these tests instead of skipping them.
         cargo.env("LEANSTREAM_REQUIRE_MODELS", GOLDEN_MODEL);

@@ -25,9 +25,14 @@ fn need_modules(modules: &[&str]) -> Result<()> {
     install("Python 3 with pip and venv", &["python3", "python3-pip", "python3-venv"])
 }
 
+/// Whether a C++ compiler is there.
+pub fn has_cxx() -> bool {
+    works("c++", &["--version"])
+}
+
 /// Makes sure that a C++ compiler is there.
 pub fn need_cxx() -> Result<()> {
-    if works("c++", &["--version"]) {
+    if has_cxx() {
         return Ok(());
     }
     install("a C++ compiler", &["g++"])
@@ -81,6 +86,14 @@ pub fn need_arm_linker() -> Result<()> {
         return Ok(());
     }
     install("a linker for 64-bit ARM", &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"])
+}
+
+/// Makes sure that a C++ compiler for 64-bit ARM Linux is there.
+pub fn need_arm_cxx() -> Result<()> {
+    if works("aarch64-linux-gnu-g++", &["--version"]) {
+        return Ok(());
+    }
+    install("a C++ compiler for 64-bit ARM", &["g++-aarch64-linux-gnu"])
 }
 
 /// Makes sure that the distribution's Rust compiler for 64-bit ARM is there.

@@ -8,6 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use crate::setup;
+
 /// The workspace's root folder.
 pub fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -34,7 +36,12 @@ pub fn cargo() -> Command {
 /// Builds a program of the workspace with optimisation and returns its path.
 pub fn release_binary(package: &str, name: &str) -> Result<PathBuf> {
     let mut build = cargo();
-    run(build.args(["build", "--locked", "--release", "--package", package, "--bin", name]))?;
+    build.args(["build", "--locked", "--release", "--package", package, "--bin", name]);
+    if !setup::has_cxx() {
+        println!("Without a C++ compiler the program is built without Vulkan.");
+        build.arg("--no-default-features");
+    }
+    run(&mut build)?;
     let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     Ok(target_dir()?.join("release").join(file))
 }

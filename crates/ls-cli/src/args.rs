@@ -1,5 +1,6 @@
 //! The command line: flags, their defaults and their help.
 
+pub mod device;
 mod train;
 
 use std::path::PathBuf;
@@ -9,10 +10,10 @@ use ls_engine::{BackendKind, PolicyKind};
 use ls_model::pack;
 
 use crate::choose::SparseArgs;
-use crate::cmd;
 use crate::refine::RefineArgs;
 use crate::size::{self, Budget};
 
+pub use device::DeviceArgs;
 pub use train::TrainArgs;
 
 const EXIT_CODES: &str = "\
@@ -286,6 +287,9 @@ pub struct RunArgs {
     /// Context and threads.
     #[command(flatten)]
     pub load: LoadArgs,
+    /// Where MLPs are computed.
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Which neurons are computed.
     #[command(flatten)]
     pub sparse: SparseArgs,
@@ -328,7 +332,7 @@ pub struct SamplingArgs {
     pub seed: Option<u64>,
 }
 
-/// Context, threads, and where is computed.
+/// Context and threads.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Loading")]
 pub struct LoadArgs {
@@ -339,24 +343,6 @@ pub struct LoadArgs {
     /// Compute threads [default: one for each usable core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Where to compute; only on the processor so far
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub device: Device,
-}
-
-/// Where is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Device {
-    Cpu,
-}
-
-impl Device {
-    /// As results have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => cmd::DEVICE,
-        }
-    }
 }
 
 const PERPLEXITY_EXAMPLES: &str = "\
@@ -404,6 +390,9 @@ pub struct PerplexityArgs {
     /// Complete 50 prompts, and compare the answers with dense ones
     #[arg(long, help_heading = "Sparse computation")]
     pub completions: bool,
+    /// Where MLPs are computed.
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,
@@ -512,6 +501,9 @@ pub struct BenchArgs {
     /// As -o json
     #[arg(long, conflicts_with = "output")]
     pub json: bool,
+    /// Where MLPs are computed.
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,
@@ -531,9 +523,13 @@ The disk is measured once, for about a second, by reads of a file of 64 MiB that
 or of the file that is given. The result is kept in the cache folder: when weights are streamed from
 that disk, gaps between them are read through where that is cheaper than one more read.
 
+Vulkan devices are tried out: a self-test, whose result is kept in the cache folder too, copies and
+round trips. One that computes on the processor is only listed, unless it is named.
+
 Examples:
   leanstream doctor
   leanstream doctor --disk model.lspack
+  leanstream doctor --gpu adreno
   leanstream doctor --json --fresh";
 
 /// Arguments of `doctor`.
@@ -546,6 +542,10 @@ pub struct DoctorArgs {
     /// Measure the disk anew, whatever is known of it
     #[arg(long)]
     pub fresh: bool,
+    /// Vulkan device to try out, by a part of its name [default: LEANSTREAM_VK_DEVICE, or all that do
+    /// not compute on the processor]
+    #[arg(long, value_name = "NAME")]
+    pub gpu: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

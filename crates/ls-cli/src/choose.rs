@@ -89,6 +89,11 @@ pub struct Prepared {
 }
 
 impl SparseArgs {
+    /// The flag, if it asks for what only the processor computes.
+    pub fn cpu_only(&self) -> Option<&'static str> {
+        (self.mode == Computed::Sparse).then_some("--mode sparse")
+    }
+
     /// Opens what a sparse mode of the model at `path` needs; `None` in exact mode.
     pub fn prepare(&self, path: &Path) -> anyhow::Result<Option<Prepared>> {
         if let Some(flag) = self.without_meaning() {

@@ -22,10 +22,7 @@ use ls_model::pack::is_pack;
 
 use crate::output;
 use crate::streaming::StreamReport;
-use load::load;
 
-/// What every result says about how it was computed; there is one way so far.
-pub const DEVICE: &str = "cpu";
 /// Every neuron is computed.
 pub const MODE: &str = "exact";
 /// The fraction of neurons that is computed.
@@ -50,6 +47,7 @@ fn note_plan(plan: &Plan) {
         ("buffers", plan.buffer_bytes),
         ("streaming", plan.io_bytes),
         ("embedding", plan.embedding_bytes),
+        ("GPU", plan.gpu_bytes),
         ("cache", plan.cache_bytes),
     ]
     .into_iter();

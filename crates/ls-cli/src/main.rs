@@ -3,6 +3,7 @@
 mod args;
 mod choose;
 mod cmd;
+mod device;
 mod disk;
 mod folder;
 mod interrupt;

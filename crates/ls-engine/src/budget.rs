@@ -61,9 +61,11 @@ pub struct Plan {
     pub io_bytes: u64,
     /// The token embedding; 0 when it stays on flash or is the output head.
     pub embedding_bytes: u64,
+    /// Chunks that a GPU holds in the host's memory.
+    pub gpu_bytes: u64,
     /// Frames of the cache.
     pub cache_bytes: u64,
-    /// Bytes of all chunks: with as large a cache nothing is read after the first pass.
+    /// Bytes of all chunks but those in a GPU's own memory: with as large a cache nothing is read after the first pass.
     pub chunk_bytes: u64,
     /// Bytes of one frame of the cache.
     pub frame_bytes: u64,
@@ -103,6 +105,7 @@ impl Plan {
             buffer_bytes: needs.buffers,
             io_bytes: needs.io.saturating_add(needs.books()).saturating_add(more * FRAME_BOOKS),
             embedding_bytes: embedding,
+            gpu_bytes: 0,
             cache_bytes: frames * needs.frame,
             chunk_bytes: needs.n_chunks.saturating_mul(needs.frame),
             frame_bytes: needs.frame,
@@ -112,10 +115,24 @@ impl Plan {
 
     /// Bytes that the plan uses, at most the budget.
     pub fn planned_bytes(&self) -> u64 {
-        self.fixed_bytes() + self.cache_bytes
+        self.fixed_bytes() + self.gpu_bytes + self.cache_bytes
     }
 
-    /// All but the cache.
+    /// Gives a GPU that computes from the host's memory what the cache does not need to pass chunks
+    /// through: what the GPU holds, the cache need not keep. The chunks that it then holds.
+    pub(crate) fn give_to_gpu(&mut self, min_frames: u64) -> u64 {
+        let frame = self.frame_bytes;
+        let n_chunks = self.chunk_bytes / frame;
+        let passing = self.transit_frames.max(min_frames).min(n_chunks);
+        let spare = (self.budget_bytes - self.planned_bytes()) / frame;
+        let held = (self.cache_bytes / frame + spare).saturating_sub(passing).min(n_chunks);
+        self.gpu_bytes = held * frame;
+        self.cache_bytes = passing * frame;
+        self.transit_frames = passing;
+        held
+    }
+
+    /// All but the cache and what a GPU holds.
     pub(crate) fn fixed_bytes(&self) -> u64 {
         let parts = [
             self.process_bytes,
@@ -129,9 +146,9 @@ impl Plan {
         parts.iter().sum()
     }
 
-    /// Bytes of chunks that the cache does not retain: what exact mode reads for each token.
+    /// Bytes of chunks that neither the cache nor a GPU retains: what exact mode reads for each token.
     pub fn streamed_bytes(&self) -> u64 {
-        let retained = self.cache_bytes - self.transit_frames * self.frame_bytes;
+        let retained = self.cache_bytes - self.transit_frames * self.frame_bytes + self.gpu_bytes;
         self.chunk_bytes - retained.min(self.chunk_bytes)
     }
 }
@@ -251,6 +268,25 @@ mod tests {
                 }
                 Err(other) => prop_assert!(false, "{other}"),
             }
+        }
+
+        #[test]
+        fn a_gpu_and_the_cache_keep_to_the_budget_together(
+            needs in needs(),
+            budget in 0u64..4 << 30,
+        ) {
+            let Ok(cpu) = Plan::new(budget, &needs) else { return Ok(()) };
+            let mut plan = cpu;
+            let held = plan.give_to_gpu(needs.min_frames);
+            prop_assert!(plan.planned_bytes() <= budget);
+            prop_assert!(held <= needs.n_chunks);
+            prop_assert_eq!(plan.gpu_bytes, held * needs.frame);
+            let least = needs.min_frames.min(needs.n_chunks);
+            prop_assert!(plan.cache_bytes >= least * needs.frame);
+            prop_assert_eq!(plan.streamed_bytes(), (needs.n_chunks - held) * needs.frame);
+            // What the cache would have retained is held, but for what chunks still pass through.
+            let passing = plan.transit_frames * needs.frame;
+            prop_assert!(plan.streamed_bytes() <= cpu.streamed_bytes() + passing);
         }
 
         #[test]

@@ -140,7 +140,7 @@ pub(crate) enum Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// The record of each chunk, in order.
+    /// The record of each chunk, in order; under a budget without those that a GPU holds.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         let (mapped, streamed) = match self {
             Self::Mapped(records, bytes) => (Some(records.chunks_exact(*bytes)), None),

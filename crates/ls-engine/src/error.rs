@@ -7,6 +7,7 @@ use ls_model::pack::{ChunkDamage, RowDamage, TensorDamage};
 use ls_model::{ModelError, TokenizerError};
 
 use crate::budget::Floor;
+use crate::gpu::GpuError;
 use crate::sparse::ChoiceError;
 use crate::stream::ReadFailure;
 
@@ -109,6 +110,15 @@ pub enum EngineError {
     ImportanceNeedsMemory {
         /// The pack.
         path: PathBuf,
+    },
+    /// A GPU cannot be used, or does not compute.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// What is only computed on the CPU, with an engine whose weights a GPU has.
+    #[error("{what} is computed on the CPU only; load the model without a GPU")]
+    OnlyOnCpu {
+        /// What was asked for.
+        what: &'static str,
     },
     /// A choice that is for another model, or none at all.
     #[error(transparent)]

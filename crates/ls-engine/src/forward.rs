@@ -10,6 +10,7 @@ use ls_model::pack::LayerLayout;
 use crate::EngineError;
 use crate::chunked::Chunked;
 use crate::chunks::{ChunkPass, ChunkSource};
+use crate::gpu::Gpu;
 use crate::refine::Refined;
 use crate::rotary::{Angles, Frequencies};
 use crate::sparse::{Phase, Sparse};
@@ -23,6 +24,8 @@ pub(crate) struct Forward<'a> {
     pub weights: &'a Weights,
     /// `None`: no layer's MLP is chunks.
     pub chunks: Option<&'a ChunkSource>,
+    /// `None`: there is none.
+    pub gpu: Option<&'a Gpu>,
     /// Of layers that see everything, and of those with a window.
     pub frequencies: &'a [Frequencies; 2],
 }
@@ -44,15 +47,36 @@ impl Forward<'_> {
                 return done;
             }
         }
+        if let Some(gpu) = self.gpu.filter(|gpu| gpu.in_service()) {
+            match self.pass(state, tokens, phase, Some(gpu)) {
+                // Its pass is over by now, and the sequence is as it was.
+                Err(EngineError::Gpu(error)) => gpu.retire(&error, self.chunks),
+                done => return done,
+            }
+        }
+        self.pass(state, tokens, phase, None)
+    }
+
+    fn pass(
+        &self,
+        state: &mut State,
+        tokens: &[u32],
+        phase: Phase,
+        gpu: Option<&Gpu>,
+    ) -> Result<(), EngineError> {
         let (n, start, d) = (tokens.len(), state.len, self.config.d_model);
         let b = &mut state.buffers;
         let mut sparse = state.sparse.as_deref_mut().filter(|sparse| sparse.applies_to(phase));
         self.embed(tokens, &mut b.x[..n * d])?;
-        let pass = self.chunks.map(ChunkSource::begin_pass);
+        let takes_chunks = gpu.is_none_or(|gpu| !gpu.holds_all());
+        let pass = self.chunks.filter(|_| takes_chunks).map(ChunkSource::begin_pass);
         self.set_angles(b, start, n);
         for (i, layer) in self.weights.layers.iter().enumerate() {
             self.attend(i, layer, &mut state.cache[i], b, start, n);
-            self.mlp(i, layer, pass.as_ref(), sparse.as_deref_mut(), b, start, n)?;
+            match gpu {
+                Some(gpu) => self.gpu_mlp(gpu, i, layer, pass.as_ref(), b, n)?,
+                None => self.mlp(i, layer, pass.as_ref(), sparse.as_deref_mut(), b, start, n)?,
+            }
         }
         if let Some(pass) = pass {
             pass.complete();
@@ -244,6 +268,24 @@ impl Forward<'_> {
             }
             _ => unreachable!("buffers are made for the weights"),
         }
+        self.add_delta(&layer.post_ffn_norm, b, n);
+        Ok(())
+    }
+
+    /// The MLP of layer `i`, which is chunks, on a GPU.
+    fn gpu_mlp(
+        &self,
+        gpu: &Gpu,
+        i: usize,
+        layer: &Layer,
+        pass: Option<&ChunkPass<'_>>,
+        b: &mut Buffers,
+        n: usize,
+    ) -> Result<(), EngineError> {
+        let Mlp::Chunks(mlp) = &layer.mlp else { unreachable!("a GPU is only opened for packs") };
+        self.norm(&layer.ffn_norm, &b.x, &mut b.normed, n);
+        let out = &mut b.delta[..n * self.config.d_model];
+        gpu.mlp(i, mlp, pass, b.normed.rows(n), out)?;
         self.add_delta(&layer.post_ffn_norm, b, n);
         Ok(())
     }

@@ -158,6 +158,7 @@ impl<'a> Layerwise<'a> {
     }
 
     fn prepare(engine: &'a Engine, windows: &[Vec<u32>]) -> Result<Self, EngineError> {
+        engine.check_on_cpu("one layer after the other")?;
         let config = engine.config();
         let mut ranges = Vec::with_capacity(windows.len());
         let (mut n_tokens, mut longest) = (0usize, 0);

@@ -30,7 +30,8 @@
 //!   dequantised copy of a matrix exists.
 //! - Every neuron is computed, unless a state is given a [`Choice`]: see [`sparse`].
 //! - [`Engine::decode`] allocates nothing, unless weights are streamed.
-//! - A pack gives the same bits whatever the budget, the cache, the reads or the number of threads.
+//! - A pack gives the same bits whatever the budget, the cache, the reads or the number of threads,
+//!   unless a GPU computes its MLPs ([`Device`]): then bits depend on the GPU and on what it holds.
 //! - A call that is refused leaves the state as it was.
 
 mod budget;
@@ -43,6 +44,7 @@ mod error;
 mod fidelity;
 mod forward;
 mod generate;
+mod gpu;
 mod layerwise;
 mod load;
 mod metrics;
@@ -72,6 +74,7 @@ pub use completions::{Agreement, completions};
 pub use error::EngineError;
 pub use fidelity::{Compared, Fidelity, fidelity, fidelity_bytes};
 pub use generate::{Event, FinishReason, GenerateError, GenerateOptions, Generation, generate};
+pub use gpu::{Control, Device, DeviceStatus, GpuError, GpuFault, Profile, VulkanOptions};
 pub use layerwise::{Layerwise, Part, Position, layerwise_bytes};
 pub use load::StreamOptions;
 pub use ls_cache::PolicyKind;

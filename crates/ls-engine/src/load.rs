@@ -9,7 +9,8 @@ use crate::budget::{Needs, Plan};
 use crate::bytes::Bytes;
 use crate::chunks::ChunkSource;
 use crate::embedding::{Embedding, FlashRows};
-use crate::needs::{self, default_context, frame_bytes, mlp_size};
+use crate::gpu::{Device, Gpu, GpuError, Opened, Service};
+use crate::needs::{self, Reading, default_context, frame_bytes, mlp_size};
 use crate::reader::Reader;
 use crate::state::{CHUNK_BATCH, MlpSize};
 use crate::stream::{Prefetch, Streamer};
@@ -76,10 +77,17 @@ pub(crate) struct Loaded {
     pub mlp: MlpSize,
     pub plan: Option<Budgeted>,
     pub context: usize,
+    pub gpu: Option<LoadedGpu>,
+}
+
+/// A GPU, and the plan while it computes, if there is a budget.
+pub(crate) struct LoadedGpu {
+    pub gpu: Gpu,
+    pub plan: Option<Budgeted>,
 }
 
 /// A plan, and what it was made for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Budgeted {
     pub plan: Plan,
     pub needs: Needs,
@@ -91,6 +99,7 @@ impl Budgeted {
     fn freeze(&mut self) {
         self.needs.resident = self.needs.resident.saturating_add(self.plan.embedding_bytes);
         self.needs.embedding = None;
+        self.needs.io = self.needs.io.saturating_add(self.plan.gpu_bytes);
         self.needs.max_cache = self.plan.cache_bytes;
     }
 }
@@ -98,6 +107,9 @@ impl Budgeted {
 impl Loaded {
     pub fn new(model: &ModelFile, options: &LoadOptions) -> Result<Self, EngineError> {
         match (model.pack(), options.budget) {
+            (None, _) if matches!(options.device, Device::Vulkan(_)) => {
+                Err(GpuError::NeedsPack { path: model.path().to_owned() }.into())
+            }
             (None, None) => Self::mapped_matrices(model, options),
             (None, Some(_)) => Err(EngineError::NotAPack { path: model.path().to_owned() }),
             (Some(pack), None) => Self::mapped_pack(model, pack, options),
@@ -110,7 +122,7 @@ impl Loaded {
         let (tokenizer, weights) = with_tokenizer(model, load);
         let (mlp, context) = (MlpSize::Rows, default_context(model, options.context));
         let (tokenizer, weights) = (tokenizer?, weights?);
-        Ok(Self { weights, tokenizer, chunks: None, mlp, plan: None, context })
+        Ok(Self { weights, tokenizer, chunks: None, mlp, plan: None, context, gpu: None })
     }
 
     fn mapped_pack(
@@ -128,11 +140,23 @@ impl Loaded {
             Weights::load(&tensors, model.config(), pack.layers(), rows.transpose()?)
         };
         let (tokenizer, weights) = with_tokenizer(model, load);
-        let chunks = Some(ChunkSource::map(model, pack.layers())?);
+        let chunks = ChunkSource::map(model, pack.layers())?;
         let mlp = mlp_size(pack.layers(), CHUNK_BATCH);
         let context = default_context(model, options.context);
         let (tokenizer, weights) = (tokenizer?, weights?);
-        Ok(Self { weights, tokenizer, chunks, mlp, plan: None, context })
+        let gpu = match open_gpu(model, pack, options)? {
+            None => None,
+            Some(Err(failed)) => Some(LoadedGpu { gpu: failed, plan: None }),
+            Some(Ok(opened)) => {
+                let gpu = serve(&opened, pack, u64::MAX, &chunks, None)?;
+                if gpu.holds_all() && gpu.in_service() {
+                    // The same bytes need not stay in memory twice.
+                    model.release_pages();
+                }
+                Some(LoadedGpu { gpu, plan: None })
+            }
+        };
+        Ok(Self { weights, tokenizer, chunks: Some(chunks), mlp, plan: None, context, gpu })
     }
 
     fn streamed(
@@ -144,9 +168,22 @@ impl Loaded {
         let tokenizer = tokenizer(model)?;
         // What was read so far came through the page cache; from here on nothing does.
         model.release_pages();
+        // Before anything is counted: what a driver holds is the program's own.
+        let gpu = match open_gpu(model, pack, options)? {
+            Some(Ok(opened)) => match Service::rehearse(&opened, pack.layers()) {
+                Ok(()) => Some(Ok(opened)),
+                Err(error) if error.is_fault() => Some(Err(Gpu::failed(opened.name(), &error))),
+                Err(error) => return Err(error.into()),
+            },
+            other => other,
+        };
+        let opened = gpu.as_ref().and_then(|gpu| gpu.as_ref().ok());
         let reader = Reader::open(model.path(), &options.stream.io())?;
-        let backend = reader.stream().backend();
-        let settled = needs::settle(model, pack, budget, options, Some(backend))?;
+        let reading = Reading {
+            backend: Some(reader.stream().backend()),
+            gpu_bytes: opened.map_or(0, |opened| opened.host_bytes(pack.layers())),
+        };
+        let settled = needs::settle(model, pack, budget, options, &reading)?;
         let plan = &settled.budgeted.plan;
         let tensors = Tensors::read(model, pack, &reader)?;
         let embedding = match pack.rows() {
@@ -160,11 +197,81 @@ impl Loaded {
         };
         let weights = Weights::load(&tensors, model.config(), pack.layers(), embedding)?;
         let streamer = streamer(model, pack, plan, options, settled.curve)?;
-        let chunks = Some(ChunkSource::Streamed(Box::new(streamer)));
+        let chunks = ChunkSource::Streamed(Box::new(streamer));
         let needs::Settled { mut budgeted, mlp, context, .. } = settled;
+        let gpu = match gpu {
+            None => None,
+            Some(Err(failed)) => Some(LoadedGpu { gpu: failed, plan: None }),
+            Some(Ok(opened)) => Some(serve_streamed(&opened, pack, &chunks, &budgeted)?),
+        };
         budgeted.freeze();
-        Ok(Self { weights, tokenizer, chunks, mlp, plan: Some(budgeted), context })
+        let (chunks, plan) = (Some(chunks), Some(budgeted));
+        Ok(Self { weights, tokenizer, chunks, mlp, plan, context, gpu })
     }
+}
+
+/// The GPU that is asked for; an error in it is one that failed before it was in service.
+fn open_gpu(
+    model: &ModelFile,
+    pack: &Pack,
+    options: &LoadOptions,
+) -> Result<Option<Result<Opened, Gpu>>, EngineError> {
+    let Device::Vulkan(vulkan) = &options.device else { return Ok(None) };
+    let opened = Opened::new(vulkan, model.config(), pack.layers())?;
+    Ok(Some(opened.map_err(|(name, error)| Gpu::failed(name, &error))))
+}
+
+/// Brings up to `wanted` chunks from `chunks` to the GPU. One that fails there is not in service.
+fn serve(
+    opened: &Opened,
+    pack: &Pack,
+    wanted: u64,
+    chunks: &ChunkSource,
+    cache: Option<(u64, u64)>,
+) -> Result<Gpu, EngineError> {
+    let service = Service::new(opened, pack.layers(), wanted).map_err(EngineError::from);
+    let filled = service.and_then(|mut service| service.fill(chunks).map(|()| service));
+    match filled {
+        Ok(service) => {
+            if let Some(streamer) = chunks.streamer() {
+                streamer.hold(service.held());
+            }
+            Ok(Gpu::new(service, cache))
+        }
+        Err(EngineError::Gpu(error)) if error.is_fault() => Ok(Gpu::failed(opened.name(), &error)),
+        Err(error) => Err(error),
+    }
+}
+
+/// As [`serve`], within a budget.
+fn serve_streamed(
+    opened: &Opened,
+    pack: &Pack,
+    chunks: &ChunkSource,
+    cpu: &Budgeted,
+) -> Result<LoadedGpu, EngineError> {
+    let mut plan = cpu.clone();
+    let wanted = match opened.is_in_host_memory() {
+        true => plan.plan.give_to_gpu(cpu.needs.min_frames),
+        false => u64::MAX,
+    };
+    let set_cache = |plan: &Plan| {
+        if let Some(streamer) = chunks.streamer() {
+            streamer.set_cache(plan.cache_bytes, plan.transit_frames);
+        }
+    };
+    set_cache(&plan.plan);
+    let cache = Some((cpu.plan.cache_bytes, cpu.plan.transit_frames));
+    let gpu = serve(opened, pack, wanted, chunks, cache)?;
+    if !gpu.in_service() {
+        set_cache(&cpu.plan);
+    } else if opened.is_in_host_memory() {
+        plan.plan.gpu_bytes = gpu.held_bytes();
+    } else {
+        plan.plan.chunk_bytes -= gpu.held_bytes().min(plan.plan.chunk_bytes);
+    }
+    plan.freeze();
+    Ok(LoadedGpu { gpu, plan: Some(plan) })
 }
 
 fn streamer(

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use crate::budget::Plan;
 use crate::chunks::ChunkSource;
 use crate::forward::Forward;
-use crate::load::{Budgeted, Loaded, StreamOptions};
+use crate::gpu::{Device, DeviceStatus, Gpu};
+use crate::load::{Budgeted, Loaded, LoadedGpu, StreamOptions};
 use crate::refine::Refined;
 use crate::rotary::Frequencies;
 use crate::sparse::{MlpShape, Needs, Phase, Prompts, Sparse, column_norms};
@@ -38,6 +39,8 @@ pub struct LoadOptions {
     pub context: usize,
     /// Kernels; `None`: the best that the processor has.
     pub isa: Option<Isa>,
+    /// Where MLPs are computed.
+    pub device: Device,
 }
 
 /// A model that is ready to compute.
@@ -56,6 +59,10 @@ pub struct Engine {
     mlp: MlpSize,
     /// `None`: no budget.
     plan: Option<Mutex<Budgeted>>,
+    /// `None`: none was asked for.
+    gpu: Option<Gpu>,
+    /// While a GPU is in service; `None`: no budget.
+    gpu_plan: Option<Mutex<Budgeted>>,
     /// Once someone asked for them.
     column_norms: OnceLock<Arc<Vec<Vec<f32>>>>,
 }
@@ -83,8 +90,12 @@ impl Engine {
             .map_err(|source| EngineError::Threads { threads, source })?;
         let loaded = Loaded::new(&model, options)?;
         let frequencies = [Frequencies::full(&config.rope), Frequencies::local(&config.rope)];
-        let Loaded { weights, tokenizer, chunks, mlp, plan, context } = loaded;
+        let Loaded { weights, tokenizer, chunks, mlp, plan, context, gpu } = loaded;
         let plan = plan.map(Mutex::new);
+        let (gpu, gpu_plan) = match gpu {
+            Some(LoadedGpu { gpu, plan }) => (Some(gpu), plan.map(Mutex::new)),
+            None => (None, None),
+        };
         let column_norms = OnceLock::new();
         Ok(Self {
             weights,
@@ -95,6 +106,8 @@ impl Engine {
             chunks,
             mlp,
             plan,
+            gpu,
+            gpu_plan,
             model,
             column_norms,
         })
@@ -137,7 +150,26 @@ impl Engine {
 
     /// Where the bytes of the budget go; `None` without one.
     pub fn plan(&self) -> Option<Plan> {
-        self.plan.as_ref().map(|budgeted| budgeted.lock().plan)
+        self.budgeted().map(|budgeted| budgeted.lock().plan)
+    }
+
+    /// The plan that holds now.
+    fn budgeted(&self) -> Option<&Mutex<Budgeted>> {
+        self.gpu_plan.as_ref().filter(|_| self.uses_gpu()).or(self.plan.as_ref())
+    }
+
+    /// Where MLPs are computed now.
+    pub fn device(&self) -> DeviceStatus {
+        self.gpu.as_ref().map_or_else(DeviceStatus::cpu, Gpu::status)
+    }
+
+    fn uses_gpu(&self) -> bool {
+        self.gpu.as_ref().is_some_and(Gpu::in_service)
+    }
+
+    /// Whether the CPU has all weights at hand, which `what` needs.
+    pub(crate) fn check_on_cpu(&self, what: &'static str) -> Result<(), EngineError> {
+        if self.uses_gpu() { Err(EngineError::OnlyOnCpu { what }) } else { Ok(()) }
     }
 
     /// Changes the budget, also while tokens are computed. Chunks that have no place any more are
@@ -150,11 +182,23 @@ impl Engine {
     /// then nothing changes.
     pub fn set_budget(&self, bytes: u64) -> Result<Plan, EngineError> {
         let streamer = self.chunks.as_ref().and_then(ChunkSource::streamer);
-        let Some((budgeted, streamer)) = self.plan.as_ref().zip(streamer) else {
+        let Some((budgeted, streamer)) = self.budgeted().zip(streamer) else {
             return Err(EngineError::NoBudget);
         };
         let mut budgeted = budgeted.lock();
-        let plan = Plan::new(bytes, &budgeted.needs)?;
+        let mut plan = Plan::new(bytes, &budgeted.needs)?;
+        // What a GPU holds was counted with the needs.
+        plan.gpu_bytes = budgeted.plan.gpu_bytes;
+        plan.io_bytes -= plan.gpu_bytes;
+        plan.chunk_bytes = budgeted.plan.chunk_bytes;
+        if let Some((gpu, cpu)) = self.gpu.as_ref().zip(self.plan.as_ref())
+            && gpu.in_service()
+        {
+            // For when the GPU is no more.
+            let mut cpu = cpu.lock();
+            cpu.plan = Plan::new(bytes, &cpu.needs)?;
+            gpu.set_cache(cpu.plan.cache_bytes, cpu.plan.transit_frames);
+        }
         streamer.set_cache(plan.cache_bytes, plan.transit_frames);
         budgeted.plan = plan;
         Ok(plan)
@@ -189,6 +233,7 @@ impl Engine {
             state.refined = None;
             return Ok(());
         };
+        self.check_on_cpu("a choice of neurons")?;
         let path = || self.model.path().to_owned();
         let source = self.chunks.as_ref();
         let source = source.ok_or_else(|| EngineError::SparseNeedsPack { path: path() })?;
@@ -219,6 +264,9 @@ impl Engine {
         state: &mut State,
         refiner: Option<(Arc<Refiner>, Prompts)>,
     ) -> Result<(), EngineError> {
+        if refiner.is_some() {
+            self.check_on_cpu("a choice of chunks")?;
+        }
         if refiner.is_some() && !self.is_streaming() {
             return Err(EngineError::NoBudget);
         }
@@ -261,6 +309,7 @@ impl Engine {
         if let Some(norms) = self.column_norms.get() {
             return Ok(norms.clone());
         }
+        self.check_on_cpu("the norm of a column")?;
         let path = || self.model.path().to_owned();
         let source = self.chunks.as_ref();
         let source = source.ok_or_else(|| EngineError::SparseNeedsPack { path: path() })?;
@@ -425,6 +474,7 @@ impl Engine {
             config: self.config(),
             weights: &self.weights,
             chunks: self.chunks.as_ref(),
+            gpu: self.gpu.as_ref(),
             frequencies: &self.frequencies,
         }
     }

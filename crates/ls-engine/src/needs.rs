@@ -54,7 +54,8 @@ const MIN_SEGMENTS: u64 = 3;
 /// If the model is no pack, or its sizes cannot be counted.
 pub fn smallest_budget(model: &ModelFile, options: &LoadOptions) -> Result<Floor, EngineError> {
     let pack = pack_of(model)?;
-    Ok(Floor::new(&needs(model, pack, options, Sizes::least(model, options), None)?.0))
+    let sizes = Sizes::least(model, options);
+    Ok(Floor::new(&needs(model, pack, options, sizes, &Reading::default())?.0))
 }
 
 /// Where the bytes of `options.budget` would go if the pack `model` was loaded now; of all that
@@ -65,7 +66,7 @@ pub fn smallest_budget(model: &ModelFile, options: &LoadOptions) -> Result<Floor
 /// If the model is no pack, or the budget is below the smallest.
 pub fn plan_for(model: &ModelFile, options: &LoadOptions) -> Result<Plan, EngineError> {
     let budget = options.budget.unwrap_or(u64::MAX);
-    Ok(settle(model, pack_of(model)?, budget, options, None)?.budgeted.plan)
+    Ok(settle(model, pack_of(model)?, budget, options, &Reading::default())?.budgeted.plan)
 }
 
 fn pack_of(model: &ModelFile) -> Result<&Pack, EngineError> {
@@ -82,17 +83,25 @@ pub(crate) struct Settled {
     pub curve: Option<Curve>,
 }
 
-/// Divides the budget, and settles what is left to us. `backend` is how the disk is read, if that
-/// is known already.
+/// What is known of how chunks come to where they are computed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reading<'a> {
+    /// How the disk is read, if that is known already.
+    pub backend: Option<&'a str>,
+    /// Bytes of the host's memory that a GPU needs, but for the chunks that it holds.
+    pub gpu_bytes: u64,
+}
+
+/// Divides the budget, and settles what is left to us.
 pub(crate) fn settle(
     model: &ModelFile,
     pack: &Pack,
     budget: u64,
     options: &LoadOptions,
-    backend: Option<&str>,
+    reading: &Reading<'_>,
 ) -> Result<Settled, EngineError> {
     let divide = |sizes: Sizes| {
-        let (needs, mlp) = needs(model, pack, options, sizes, backend)?;
+        let (needs, mlp) = needs(model, pack, options, sizes, reading)?;
         let budgeted = Budgeted { plan: Plan::new(budget, &needs)?, needs };
         let curve = options.stream.curve.filter(|_| sizes.gap_bytes > 0);
         Ok(Settled { budgeted, mlp, context: sizes.context, curve })
@@ -166,7 +175,7 @@ fn needs(
     pack: &Pack,
     options: &LoadOptions,
     sizes: Sizes,
-    backend: Option<&str>,
+    reading: &Reading<'_>,
 ) -> Result<(Needs, MlpSize), EngineError> {
     let (config, layers, context) = (model.config(), pack.layers(), sizes.context);
     let memory = || EngineError::Memory { bytes: None, context };
@@ -180,9 +189,10 @@ fn needs(
             .saturating_add(scratch_bytes(model, layers, options.threads, sizes))
             .saturating_add(options.reserve),
         io: IO_BYTES
-            + reading_threads(options, backend, pack.rows().is_some())
+            + reading_threads(options, reading.backend, pack.rows().is_some())
             + schedule_bytes(layers)
             + sizes.gap_bytes
+            + reading.gpu_bytes
             + pack.rows().map_or(0, FlashRows::buffer_bytes),
         embedding: pack.rows().map(|rows| rows.stored_bytes()),
         frame: frame_bytes(layers) as u64,

@@ -124,6 +124,7 @@ impl Engine {
         each: &mut dyn FnMut(&ChunkedMlp, u32, &Segment<'_>),
     ) -> Result<(), EngineError> {
         self.check_whole()?;
+        self.check_on_cpu("a neuron by itself")?;
         let (Mlp::Chunks(mlp), Some(chunks)) = (&self.weights().layers[layer].mlp, self.chunks())
         else {
             return Err(EngineError::NoChunks { path: self.model().path().to_owned() });

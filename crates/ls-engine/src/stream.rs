@@ -10,12 +10,13 @@
 //! Nothing of this changes what is computed: a segment is handed out when all of its chunks are
 //! there, and its chunks are summed in order.
 
+mod chosen;
 mod landed;
 mod segment;
 mod slot;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ls_cache::{Cache, Fill, Key, ReserveError, Used};
@@ -42,10 +43,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Bits of a read's tag that count chunks within a segment.
 const CHUNK_BITS: u32 = 24;
-
-/// The bit of a read's tag that says that it was not asked for by a schedule. So many passes that a
-/// segment's number has it are never made.
-const CHOSEN: u64 = 1 << 63;
 
 /// A read that failed.
 #[derive(Clone, Debug)]
@@ -160,7 +157,7 @@ impl Arrivals {
     }
 
     fn complete(&self, completion: Completion<Fill>) {
-        if completion.tag & CHOSEN != 0 {
+        if chosen::is_chosen(completion.tag) {
             self.landed.put(completion);
             return;
         }
@@ -179,10 +176,6 @@ impl Arrivals {
 
 fn tag(segment: u64, chunk: usize) -> u64 {
     segment << CHUNK_BITS | chunk as u64
-}
-
-fn chosen_tag(key: Key) -> u64 {
-    CHOSEN | u64::from(key.group) << 32 | u64::from(key.index)
 }
 
 fn untag(tag: u64) -> (u64, usize) {
@@ -209,6 +202,8 @@ pub(crate) struct Streamer {
     /// Reads in flight at a time, and what one costs.
     device: (usize, Option<Curve>),
     layers: Vec<LayerLayout>,
+    /// Of each layer, the first chunks that are held elsewhere: they are neither read nor handed out.
+    held: Vec<AtomicU32>,
     order: Order,
     prefetch: Prefetch,
     schedule: Mutex<Schedule>,
@@ -268,6 +263,7 @@ impl Streamer {
             has_failed: AtomicBool::new(false),
             generation: AtomicU64::new(1),
             counters: Counters::default(),
+            held: layers.iter().map(|_| AtomicU32::new(0)).collect(),
             layers,
         })
     }
@@ -294,6 +290,15 @@ impl Streamer {
         if let Some(mut turn) = self.turn.try_lock() {
             self.reset(&mut turn);
         }
+    }
+
+    /// From now on the first chunks of each layer, as many as `held` says, are neither read nor handed
+    /// out: a GPU holds them. Waits for a pass that is under way.
+    pub fn hold(&self, held: impl IntoIterator<Item = u32>) {
+        let mut turn = self.turn.lock();
+        self.held.iter().zip(held).for_each(|(of, n)| of.store(n, Ordering::Relaxed));
+        // What was scheduled ahead was scheduled without knowing it.
+        self.reset(&mut turn);
     }
 
     /// What was done so far.
@@ -343,72 +348,6 @@ impl Streamer {
         pass
     }
 
-    /// Begins a pass whose chunks someone else chooses, reads ([`Streamer::read_chosen`]) and evicts:
-    /// `chooser`, which no one else is called. It lasts until the turn is dropped.
-    pub fn begin_chosen(&self, chooser: u64) -> MutexGuard<'_, Turn> {
-        let mut turn = self.turn.lock();
-        if turn.chooser != Some(chooser) {
-            self.generation.fetch_add(1, Ordering::Relaxed);
-            self.reset(&mut turn);
-            turn.chooser = Some(chooser);
-        }
-        turn
-    }
-
-    /// Changes when something beside the passes of one chooser may have changed what is in the cache, or
-    /// its size.
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
-    }
-
-    /// Reads a chunk, for which a frame was reserved, in a chosen pass. It lands in
-    /// [`Streamer::landed`].
-    pub fn read_chosen(&self, fill: Fill, priority: u64) -> Request<Fill> {
-        let key = fill.key();
-        let layout = &self.layers[key.group as usize];
-        Request {
-            tag: chosen_tag(key),
-            offset: layout.chunk_offset(key.index),
-            priority: Priority(priority),
-            buf: fill.shortened(layout.record_bytes),
-        }
-    }
-
-    /// Takes a chosen read back, if it did not begin.
-    pub fn cancel_chosen(&self, key: Key) -> bool {
-        self.reads.cancel(chosen_tag(key)).is_some()
-    }
-
-    /// Changes when a chosen read is made, if it did not begin.
-    pub fn reprioritise_chosen(&self, key: Key, priority: u64) {
-        self.reads.reprioritise(chosen_tag(key), Priority(priority));
-    }
-
-    /// Chosen reads that are over.
-    pub fn landed(&self) -> &Landed {
-        &self.arrivals.landed
-    }
-
-    /// Reads that the device has in flight at a time, and what one costs, if that is known.
-    pub fn device(&self) -> (usize, Option<Curve>) {
-        self.device
-    }
-
-    /// How the layers' chunks lie.
-    pub fn layers(&self) -> &[LayerLayout] {
-        &self.layers
-    }
-
-    /// Adds to what was done, for a chosen pass.
-    pub fn add_counts(&self, counts: &StreamCounts) {
-        let c = &self.counters;
-        Counters::add(&c.passes, counts.passes);
-        Counters::add(&c.wanted_bytes, counts.wanted_bytes);
-        Counters::add(&c.demand_miss_bytes, counts.demand_miss_bytes);
-        Counters::add(&c.stall_miss_bytes, counts.stall_miss_bytes);
-        Counters::add(&c.stall_ns, counts.stall_ns);
-    }
-
     /// Schedules what frames allow.
     fn pump(&self) {
         let mut schedule = self.schedule.lock();
@@ -438,11 +377,14 @@ impl Streamer {
             }
         }
         let first_new = schedule.requests.len();
+        let held = self.held[layer as usize].load(Ordering::Relaxed);
         let mut state = slot.lock();
         while schedule.chunk < chunks.len() {
             let index = chunks.start + schedule.chunk as u32;
             let key = Key { group: layer, index };
-            if let Some(pin) = self.cache.pin(key) {
+            if index < held {
+                state.set(schedule.chunk, Entry::Elsewhere);
+            } else if let Some(pin) = self.cache.pin(key) {
                 state.set(schedule.chunk, Entry::Resident(pin));
             } else if self.outstanding.load(Ordering::Relaxed)
                 >= self.max_outstanding.load(Ordering::Relaxed)

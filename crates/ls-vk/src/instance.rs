@@ -70,6 +70,13 @@ pub enum Choice {
     Cpu,
 }
 
+impl Choice {
+    /// The place of the device that it means, if that is there.
+    pub fn among(&self, devices: &[DeviceInfo]) -> Option<usize> {
+        pick(devices, self)
+    }
+}
+
 /// The loaded library and its connection to drivers.
 pub struct Instance {
     pub(crate) raw: ash::Instance,

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::control::{Runner, Work};
+use crate::control::{Mode, Runner, RunnerOptions, Work};
 use crate::error::Result;
+use crate::format::{ColumnFormat, RowFormat};
 use crate::kernels::copy::Copy;
+use crate::kernels::mlp::{Activation, MlpShape};
 use crate::recorder::{For, Recorder};
-use crate::{Buffer, Device, MemoryKind};
+use crate::{Buffer, Device, MemoryKind, SelfTest, Slab};
 
 /// How long one measurement may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -90,4 +92,37 @@ pub fn round_trip(runner: &mut Runner, n: usize) -> Result<(Duration, Duration)>
     times.sort();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
     Ok((at(0.5), at(0.99)))
+}
+
+/// The time of a stage without work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// The way of control.
+    pub mode: Mode,
+    /// Half of them were faster.
+    pub median: Duration,
+    /// One in a hundred was slower.
+    pub p99: Duration,
+}
+
+/// Measures `n` round trips in each way of control that passed the self-test.
+///
+/// # Errors
+///
+/// If the device fails, or no kernel passed.
+pub fn round_trips(device: &Arc<Device>, tested: &SelfTest, n: usize) -> Result<Vec<RoundTrip>> {
+    let (row, down) = (RowFormat::Q8_0, ColumnFormat::Q8);
+    let (d_model, activation) = (256, Activation::Silu);
+    let bytes = row.row_bytes(d_model).expect("whole blocks");
+    let (up_at, down_at) = (bytes, 2 * bytes);
+    let shape = MlpShape { d_model, gate: row, up: row, down, up_at, down_at, activation };
+    let slab = Slab::new(device, shape.bytes_for(1).next_multiple_of(4) as u32, 1, None)?;
+    let variant = Some(tested.best(device, &shape)?);
+    let measure = |mode: Mode| {
+        let options = RunnerOptions { mode: Some(mode), variant, ..Default::default() };
+        let mut runner = Runner::new(&slab, shape, &options)?;
+        let (median, p99) = round_trip(&mut runner, n)?;
+        Ok(RoundTrip { mode, median, p99 })
+    };
+    tested.modes_for(device.info().kind).into_iter().map(measure).collect()
 }

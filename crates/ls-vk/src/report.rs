@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use crate::error::{Result, VkError};
-use crate::measure::{self, CopyRates};
+use crate::measure::{self, CopyRates, RoundTrip};
 use crate::{Choice, Device, DeviceInfo, DeviceKind, Instance, Limits, SelfTest, Validation};
+
+/// Round trips that are measured in each way of control.
+const ROUND_TRIPS: usize = 500;
 
 /// What there is, and what is in the way.
 #[derive(Debug)]
@@ -20,8 +23,8 @@ pub struct Report {
 pub struct DeviceReport {
     /// Name, kind, versions.
     pub info: DeviceInfo,
-    /// What was found when it was opened and tried out.
-    pub outcome: Result<Findings>,
+    /// What was found when it was opened and tried out; `None`: it was not.
+    pub outcome: Option<Result<Findings>>,
 }
 
 /// What a device can do.
@@ -33,11 +36,14 @@ pub struct Findings {
     pub self_test: SelfTest,
     /// Measured copies.
     pub copies: CopyRates,
+    /// Measured round trips, the best way of control first.
+    pub round_trips: Vec<RoundTrip>,
 }
 
 impl Report {
-    /// Looks at every device. Results of self-tests are kept in `cache`, if there is one.
-    pub fn new(cache: Option<&Path>) -> Self {
+    /// Lists all devices and tries those out that are `wanted`. Results of self-tests are kept in
+    /// `cache`, if there is one.
+    pub fn new(cache: Option<&Path>, wanted: &dyn Fn(&DeviceInfo) -> bool) -> Self {
         let found = Instance::new(Validation::Off).and_then(|i| i.devices().map(|d| (i, d)));
         let (instance, infos) = match found {
             Ok((_, infos)) if infos.is_empty() => {
@@ -47,6 +53,9 @@ impl Report {
             Err(error) => return Self { devices: vec![], problem: Some(error) },
         };
         let look = |info: DeviceInfo| {
+            if !wanted(&info) {
+                return DeviceReport { info, outcome: None };
+            }
             let outcome = Device::open(&instance, &Choice::Index(info.index)).and_then(|device| {
                 let self_test = match cache {
                     Some(folder) => SelfTest::cached(&device, folder)?,
@@ -55,9 +64,10 @@ impl Report {
                 // Several times what caches hold; a processor has less of both.
                 let bytes = if info.kind == DeviceKind::Cpu { 32 << 20 } else { 512 << 20 };
                 let copies = measure::copy_rates(&device, bytes)?;
-                Ok(Findings { limits: device.limits().clone(), self_test, copies })
+                let round_trips = measure::round_trips(&device, &self_test, ROUND_TRIPS)?;
+                Ok(Findings { limits: device.limits().clone(), self_test, copies, round_trips })
             });
-            DeviceReport { info, outcome }
+            DeviceReport { info, outcome: Some(outcome) }
         };
         Self { devices: infos.into_iter().map(look).collect(), problem: None }
     }

@@ -12,7 +12,7 @@ use crate::error::{Result, VkError};
 use crate::format::{ColumnFormat, RowFormat};
 use crate::kernels::mlp::{Activation, MlpShape, Variant};
 use crate::twin::{self, Random};
-use crate::{Device, Slab, measure};
+use crate::{Device, DeviceKind, Slab, measure};
 
 /// How long a stage of the test may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -93,6 +93,16 @@ impl SelfTest {
     /// The best way of control that works.
     pub fn mode(&self) -> Option<Mode> {
         self.modes.first().copied()
+    }
+
+    /// The ways of control that work, the best first. A driver that computes on the processor has no use
+    /// for a dispatch that waits: it would take the time of the one that it waits for.
+    pub fn modes_for(&self, kind: DeviceKind) -> Vec<Mode> {
+        let (mut modes, waits) = (self.modes.clone(), |mode: &Mode| *mode == Mode::Persistent);
+        if kind == DeviceKind::Cpu {
+            modes.sort_by_key(waits);
+        }
+        modes
     }
 
     /// The best variant that passed and that can run a shape with one buffer of weights.

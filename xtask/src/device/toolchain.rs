@@ -50,12 +50,17 @@ impl Toolchain {
             return Ok(found);
         }
         if target.ends_with("-android") {
-            found.link_with(&android_linker(target)?.to_string_lossy());
+            let linker = android_linker(target)?;
+            found.link_with(&linker.to_string_lossy());
+            // Beside the C compiler, which links.
+            let cxx = format!("CXX_{}", target.replace('-', "_"));
+            found.set(&cxx, &format!("{}++", linker.to_string_lossy()));
         } else if target.ends_with("-linux-musl") {
             // The target brings its C library, and the compiler a linker.
             found.link_with("rust-lld");
         } else if target == ARM_GNU {
             setup::need_arm_linker()?;
+            setup::need_arm_cxx()?;
             found.link_with("aarch64-linux-gnu-gcc");
         }
         Ok(found)

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use ls_engine::{Engine, Pcg32, PeakRss, State};
 use ls_model::tokenizer::EncodeOptions;
 
-use super::load::load_beside;
+use super::load::load_on;
 use crate::args::{BenchArgs, BenchOutput};
 use crate::choose::Prepared;
+use crate::device::{DeviceReport, Watch};
 use crate::output::UsageError;
 use crate::streaming::Since;
 use crate::{cmd, interrupt, output};
@@ -67,7 +68,9 @@ fn measure_model(
     let smaller = "use a smaller -p or -n";
     let prepared = args.sparse.prepare(path)?;
     let reserve = prepared.as_ref().map_or(0, Prepared::bytes);
-    let engine = load_beside(reserve, path, Some(context), args.threads, &args.stream, smaller)?;
+    let (device, asked) = (args.device.engine(args.sparse.cpu_only())?, Some(context));
+    let engine = load_on(device, reserve, path, asked, args.threads, &args.stream, smaller)?;
+    let watch = Watch::new(&engine);
     let bar = output::progress("bench", 2 * (u64::from(args.repetitions) + 1) + 1);
     bar.set_message(cmd::model_name(path));
     // Under a budget the mapped file must not be read: it would come to memory a second time.
@@ -111,7 +114,7 @@ fn measure_model(
             test: test.name(n),
             speed: Speed::of(&speeds),
             threads: engine.threads(),
-            device: cmd::DEVICE,
+            device: DeviceReport::of(&engine),
             mode: if counted.is_some() { "sparse" } else { cmd::MODE },
             keep: prepared.as_ref().map_or(cmd::KEEP, |of| of.keep),
             computed_fraction: counted.map(|counts| counts.computed_fraction()),
@@ -131,6 +134,7 @@ fn measure_model(
         });
     }
     bar.finish_and_clear();
+    watch.look();
     Ok(ControlFlow::Continue(()))
 }
 

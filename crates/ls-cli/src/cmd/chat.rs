@@ -12,6 +12,7 @@ use ls_model::{ChatTemplate, Tokenizer};
 
 use crate::args::RunArgs;
 use crate::cmd::run;
+use crate::device::Watch;
 use crate::streaming::Since;
 use crate::{interrupt, output};
 
@@ -99,7 +100,7 @@ pub fn talk(
     // Whether the template works is found before the user has typed anything.
     let format = Format::of(engine)?;
     format.encode(&[opening(args.system.as_deref()), vec![user("Hello")]].concat())?;
-    let mut known = Known::default();
+    let (mut known, watch) = (Known::default(), Watch::new(engine));
     output::stdout("Chat; /help says what else there is.\n")?;
     while let Some(line) = read_line()? {
         match parse(&line) {
@@ -118,6 +119,7 @@ pub fn talk(
                 let answered = format
                     .encode(&messages)
                     .and_then(|tokens| answer(args, engine, state, sampler, &tokens, &mut known));
+                watch.look();
                 match answered {
                     Ok(text) => messages.push(Message::new("assistant", text)),
                     Err(error) if output::is_closed_pipe(&error) => return Err(error),

@@ -1,6 +1,11 @@
 //! `leanstream doctor`: what this machine offers.
 
 mod disk;
+#[cfg_attr(
+    not(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl")))),
+    path = "doctor/no_gpu.rs"
+)]
+mod gpu;
 mod sample;
 
 use std::path::Path;
@@ -14,9 +19,7 @@ use crate::args::DoctorArgs;
 use crate::interrupt::{self, Interrupted};
 use crate::output;
 use disk::Disk;
-
-/// Parts of the answer that this version cannot give.
-const NOT_EXAMINED: [&str; 1] = ["Vulkan devices"];
+use gpu::Vulkan;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -32,7 +35,7 @@ struct Report {
     glibc: Option<String>,
     /// `None`: there is no place to make a file in.
     disk: Option<Disk>,
-    not_examined: [&'static str; 1],
+    vulkan: Vulkan,
 }
 
 /// Runs the command.
@@ -47,6 +50,9 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if interrupt::take() {
         return Err(Interrupted("interrupted".into()).into());
     }
+    let spinner = output::spinner("trying out GPUs".to_owned());
+    let vulkan = Vulkan::examine(args.gpu.clone());
+    spinner.finish_and_clear();
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         os: std::env::consts::OS,
@@ -58,7 +64,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         page_bytes: system::page_size(),
         glibc: system::glibc_version(),
         disk: disk.transpose()?,
-        not_examined: NOT_EXAMINED,
+        vulkan,
     };
     if args.json {
         output::json(&report)?;
@@ -88,7 +94,7 @@ fn text(report: &Report) -> String {
         Some(disk) => rows.extend(disk.rows().into_iter().map(|(name, value)| row(name, value))),
         None => rows.push(row("disk", "no file can be made in this folder; see --disk".into())),
     }
-    rows.push(row("not examined", format!("{} (not in this version)", NOT_EXAMINED.join(", "))));
+    rows.extend(report.vulkan.rows().into_iter().map(|(name, value)| row(name, value)));
     let speeds = report.disk.as_ref().and_then(Disk::table);
     let speeds = speeds.map(|rows| format!("\n{}", output::table(&rows, &[0, 1, 2])));
     output::table(&rows, &[]) + &speeds.unwrap_or_default()

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::load::load_beside;
 use crate::args::PerplexityArgs;
 use crate::choose::{Chooser, Prepared};
+use crate::device::DeviceReport;
 use crate::streaming::{Since, StreamReport};
 use crate::{cmd, interrupt, output};
 
@@ -49,7 +50,8 @@ struct Report {
     oracle_completions: Option<Agreement>,
     seconds: f64,
     threads: usize,
-    device: &'static str,
+    #[serde(flatten)]
+    device: DeviceReport,
     cache: Option<&'static str>,
     #[serde(flatten)]
     stream: StreamReport,
@@ -227,7 +229,7 @@ fn report(
         oracle_completions: agreement(at),
         seconds: 0.0,
         threads: 0,
-        device: cmd::DEVICE,
+        device: DeviceReport::cpu(),
         cache: None,
         stream: StreamReport::default(),
     }

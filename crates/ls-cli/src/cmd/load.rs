@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
-use ls_engine::{Engine, LoadOptions, Prefetch, StreamOptions, system};
+use ls_engine::{Device, Engine, LoadOptions, Prefetch, StreamOptions, system};
 use ls_model::ModelFile;
 use ls_model::pack::is_pack;
 
@@ -16,20 +16,23 @@ use crate::{disk, folder, output};
 /// What a run needs beside weights, keys and values, roughly, in bytes.
 const OTHER_BYTES: u64 = 128 << 20;
 
-/// Loads the model at `path`. One that does not fit the budget is streamed, and packed first if
-/// it is no pack. `remedy` says what to do if the context is too long.
-pub fn load(
+/// Loads the model at `path`, for the processor alone, beside something that needs `reserve` bytes of
+/// the budget. One that does not fit the budget is streamed, and packed first if it is no pack. `remedy`
+/// says what to do if the context is too long.
+pub fn load_beside(
+    reserve: u64,
     path: &Path,
     asked_context: Option<u64>,
     threads: Option<u16>,
     stream: &StreamArgs,
     remedy: &str,
 ) -> anyhow::Result<Engine> {
-    load_beside(0, path, asked_context, threads, stream, remedy)
+    load_on(Device::Cpu, reserve, path, asked_context, threads, stream, remedy)
 }
 
-/// As [`load`], beside something that needs `reserve` bytes of the budget.
-pub fn load_beside(
+/// As [`load_beside`], with MLPs on `device`.
+pub fn load_on(
+    device: Device,
     reserve: u64,
     path: &Path,
     asked_context: Option<u64>,
@@ -56,12 +59,16 @@ pub fn load_beside(
             curve,
             ..StreamOptions::default()
         },
+        device,
         ..LoadOptions::default()
     };
     let engine = Engine::load(&path, &options);
     spinner.finish_and_clear();
     let engine = engine?;
     for notice in engine.stream_stats().iter().flat_map(|stats| &stats.notices) {
+        output::note(notice);
+    }
+    if let Some(notice) = engine.device().notice {
         output::note(notice);
     }
     if asked_context.is_none() {

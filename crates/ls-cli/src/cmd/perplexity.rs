@@ -9,8 +9,10 @@ use ls_model::tokenizer::EncodeOptions;
 use serde::Serialize;
 
 use super::fidelity;
+use super::load::load_on;
 use crate::args::PerplexityArgs;
 use crate::choose::Computed;
+use crate::device::{DeviceReport, Watch};
 use crate::output::UsageError;
 use crate::streaming::{Since, StreamReport};
 use crate::{cmd, interrupt, output};
@@ -22,7 +24,8 @@ struct Report {
     context: usize,
     tok_per_s: f64,
     threads: usize,
-    device: &'static str,
+    #[serde(flatten)]
+    device: DeviceReport,
     mode: &'static str,
     keep: f64,
     cache: Option<&'static str>,
@@ -32,6 +35,7 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
+    args.device.engine(args.sparse.cpu_only())?;
     match args.sparse.mode {
         Computed::Exact => exact(args),
         Computed::Sparse => fidelity::run(args),
@@ -48,7 +52,9 @@ fn exact(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let text = cmd::read_text(&args.file)?;
     interrupt::install()?;
     let (context, smaller) = (Some(args.context), "use a smaller --context");
-    let engine = cmd::load(&args.model, context, args.threads, &args.stream, smaller)?;
+    let device = args.device.engine(None)?;
+    let engine = load_on(device, 0, &args.model, context, args.threads, &args.stream, smaller)?;
+    let watch = Watch::new(&engine);
     let tokenizer = engine.tokenizer();
     let encode = EncodeOptions { add_special: true, parse_special: false };
     let tokens = tokenizer.encode(&text, encode)?;
@@ -67,13 +73,14 @@ fn exact(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         if interrupt::take() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     bar.finish_and_clear();
+    watch.look();
     let computed = estimate.chunks * options.n_ctx;
     let report = Report {
         estimate,
         context: options.n_ctx,
         tok_per_s: computed as f64 / start.elapsed().as_secs_f64(),
         threads: engine.threads(),
-        device: cmd::DEVICE,
+        device: DeviceReport::of(&engine),
         mode: cmd::MODE,
         keep: cmd::KEEP,
         cache: engine.plan().map(|_| args.stream.cache_name()),

@@ -14,10 +14,11 @@ use ls_engine::{
 use ls_model::tokenizer::EncodeOptions;
 use serde::Serialize;
 
-use super::load::load_beside;
+use super::load::load_on;
 use crate::args::{RunArgs, SamplingArgs};
 use crate::choose::Prepared;
 use crate::cmd::chat;
+use crate::device::{DeviceReport, Watch};
 use crate::output::UsageError;
 use crate::streaming::{Since, StreamReport};
 use crate::{cmd, interrupt, output};
@@ -43,7 +44,8 @@ struct Report<'a> {
     peak_rss_bytes: Option<u64>,
     seed: u64,
     threads: usize,
-    device: &'static str,
+    #[serde(flatten)]
+    device: DeviceReport,
     mode: &'static str,
     keep: f64,
     /// Of the MLPs' bytes, for the tokens that were generated; only in sparse mode.
@@ -63,9 +65,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     interrupt::install()?;
     let start = Instant::now();
     let (context, threads) = (args.load.context, args.load.threads);
+    let device = args.device.engine(args.sparse.cpu_only())?;
     let prepared = args.sparse.prepare(&args.model)?;
     let reserve = prepared.as_ref().map_or(0, Prepared::bytes);
-    let engine = load_beside(reserve, &args.model, context, threads, &args.stream, SMALLER)?;
+    let engine = load_on(device, reserve, &args.model, context, threads, &args.stream, SMALLER)?;
+    let watch = Watch::new(&engine);
     let mut state = cmd::new_state(&engine, context, SMALLER)?;
     let computing = args.refine.apply(prepared.as_ref(), &engine, &mut state, args.stream.cache)?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -79,6 +83,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let options = options(args, Some(DEFAULT_MAX_TOKENS));
     let since = Since::now(&engine, computing.refiner());
     let generation = stream(&engine, &mut state, &prompt_ids, &mut sampler, &options, !args.json)?;
+    watch.look();
     if args.json {
         let metrics = &generation.metrics;
         output::json(&Report {
@@ -95,7 +100,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             peak_rss_bytes: metrics.peak_rss_anon,
             seed: params.seed,
             threads: engine.threads(),
-            device: args.load.device.name(),
+            device: DeviceReport::of(&engine),
             mode: if prepared.is_some() { "sparse" } else { cmd::MODE },
             keep: prepared.as_ref().map_or(cmd::KEEP, |of| of.keep),
             computed_fraction: state.sparse_counts().map(|counts| counts.computed_fraction()),
@@ -224,10 +229,21 @@ fn describe(engine: &Engine, state: &State, load_ms: f64) {
         output::bytes(engine.weight_bytes()),
         state.capacity(),
         engine.threads(),
-        cmd::DEVICE,
+        device_line(engine),
     ));
     if let Some(plan) = engine.plan() {
         cmd::note_plan(&plan);
+    }
+}
+
+/// Where MLPs are computed.
+fn device_line(engine: &Engine) -> String {
+    let status = engine.device();
+    match (status.device, status.name, status.control) {
+        ("vulkan", Some(name), Some(control)) => {
+            format!("MLPs on {name} ({control}; it holds {})", output::bytes(status.held_bytes))
+        }
+        (device, ..) => device.to_owned(),
     }
 }
 

@@ -42,6 +42,7 @@ fn wrong_usage_has_its_own_exit_code() {
         &["perplexity", "m.gguf", "-f", "text", "-c", "3"],
         &["run", "m.gguf", "-p", "a", "--mode", "roughly"],
         &["run", "m.gguf", "-p", "a", "--device", "abacus"],
+        &["run", "m.gguf", "-p", "a", "--gpu-control", "magic"],
     ] {
         failure(args, 2);
     }

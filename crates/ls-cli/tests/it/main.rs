@@ -6,6 +6,7 @@
 mod calibrate;
 mod errors;
 mod fidelity;
+mod gpu;
 mod help;
 mod models;
 mod packs;
@@ -26,6 +27,7 @@ fn command(args: &[&str]) -> Command {
     command.args(args).stdin(Stdio::null()).env("COLUMNS", "100");
     // Neither does anything depend on what this machine's user keeps.
     command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-cache"));
+    command.env_remove("LEANSTREAM_VK_DEVICE");
     command
 }
 

@@ -23,11 +23,57 @@ fn doctor_prints_one_json_object() {
 }
 
 #[test]
-fn doctor_says_what_it_did_not_examine() {
+fn doctor_says_what_there_is() {
     let text = stdout(&leanstream(&["doctor"]));
-    for name in ["cores", "simd", "memory", "not examined"] {
+    for name in ["cores", "simd", "memory", "disk", "vulkan"] {
         assert!(text.contains(name), "{text}");
     }
+}
+
+#[test]
+fn doctor_tries_out_a_processor_only_when_it_is_named() {
+    let cache = tempfile::tempdir().unwrap();
+    let processor = |report: &Value| {
+        let devices = report["vulkan"]["devices"].as_array().cloned().unwrap_or_default();
+        devices.into_iter().find(|device| device["kind"] == "processor")
+    };
+    let Some(listed) = processor(&examined_with(&["doctor", "--json"], cache.path())) else {
+        let required = std::env::var_os("LEANSTREAM_REQUIRE_VULKAN").is_some();
+        assert!(!required, "Vulkan is required, and there is no driver for processors");
+        eprintln!("skipped: no Vulkan driver for processors");
+        return;
+    };
+    assert!(listed["found"].is_null() && listed["is_chosen"] == false, "{listed}");
+    let name = listed["name"].as_str().unwrap();
+    let tried = examined_with(&["doctor", "--json", "--gpu", name], cache.path());
+    let tried = processor(&tried).unwrap();
+    let found = &tried["found"];
+    assert_eq!((&tried["is_chosen"], &found["failures"]), (&true.into(), &Value::Array(vec![])));
+    assert_eq!(found["control"][0], "staged", "{found}");
+    assert!(found["round_trips"][0]["median_us"].as_f64().unwrap() > 0.0);
+    assert!(found["copies"]["upload_gb_per_s"].as_f64().unwrap() > 0.0);
+    assert!(found["limits"]["max_buffer_bytes"].as_u64().unwrap() > 0);
+    // What was found is known from now on.
+    let kept = std::fs::read_dir(cache.path().join("leanstream/vulkan")).unwrap().count();
+    assert_eq!(kept, 1);
+    let text = command(&["doctor", "--gpu", name]).env("XDG_CACHE_HOME", cache.path()).output();
+    let text = stdout(&text.unwrap());
+    for part in ["taken by --device vulkan", "self-test: kernels ", "round trip: staged "] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_machine_without_the_loader_is_told_what_to_install() {
+    // No driver is found then; whether there is a loader is the machine's matter.
+    let mut command = command(&["doctor", "--json"]);
+    let output = command.env("VK_DRIVER_FILES", "/no/such").env("VK_ICD_FILENAMES", "/no/such");
+    let report: Value = serde_json::from_str(&stdout(&output.output().unwrap())).unwrap();
+    let problem = report["vulkan"]["problem"].as_str().unwrap_or_default();
+    assert!(
+        problem.contains("mesa-vulkan-drivers") || problem.contains("built without"),
+        "{report}"
+    );
 }
 
 #[test]

@@ -44,11 +44,11 @@ impl<'a> StreamedSegment<'a> {
         Ok(segment)
     }
 
-    /// The record of each chunk, in order.
+    /// The record of each chunk that is not held elsewhere, in order.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Resident(pin) => Some(self.streamer.cache.pinned_bytes(pin)),
-            // Every entry of a segment that was handed out is resident.
+            // Every other entry of a segment that was handed out is held by a GPU.
             _ => None,
         })
     }

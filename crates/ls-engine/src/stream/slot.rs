@@ -16,6 +16,8 @@ pub(super) enum Entry {
     Fresh(Fill),
     /// In the cache.
     Resident(Pin),
+    /// Not wanted here: a GPU holds it.
+    Elsewhere,
 }
 
 impl Entry {
@@ -25,7 +27,7 @@ impl Entry {
             Self::Resident(pin) => cache.unpin(pin),
             // Dropping it frees the frame, since no one has seen the chunk.
             Self::Fresh(fill) => drop(fill),
-            Self::Missing => {}
+            Self::Missing | Self::Elsewhere => {}
         }
     }
 }

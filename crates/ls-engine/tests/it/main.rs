@@ -5,6 +5,8 @@
 mod consistency;
 mod fidelity;
 mod golden;
+#[cfg(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl"))))]
+mod gpu;
 mod layerwise;
 mod predict;
 mod real;

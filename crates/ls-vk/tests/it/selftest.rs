@@ -2,7 +2,7 @@
 
 use ls_vk::control::Mode;
 use ls_vk::kernels::mlp::Variant;
-use ls_vk::{Limits, SelfTest, measure};
+use ls_vk::{DeviceKind, Limits, Report, SelfTest, measure};
 
 use crate::Checked;
 
@@ -40,4 +40,29 @@ fn copies_are_measured() {
     let checked = Checked::open();
     let rates = measure::copy_rates(&checked.device, 8 << 20).unwrap();
     assert!(rates.on_device > 0.0 && rates.upload > 0.0 && rates.to_mapped.unwrap() > 0.0);
+}
+
+#[test]
+fn a_processor_prefers_what_does_not_wait() {
+    let modes = vec![Mode::Persistent, Mode::Staged, Mode::Blocking];
+    let result = SelfTest { modes: modes.clone(), ..Default::default() };
+    assert_eq!(result.modes_for(DeviceKind::Integrated), modes);
+    let last = result.modes_for(DeviceKind::Cpu);
+    assert_eq!(last, [Mode::Staged, Mode::Blocking, Mode::Persistent]);
+}
+
+#[test]
+fn a_report_tries_out_what_is_wanted() {
+    let checked = Checked::open();
+    let folder = tempfile::tempdir().unwrap();
+    let none = Report::new(Some(folder.path()), &|_| false);
+    assert!(none.problem.is_none() && !none.devices.is_empty());
+    assert!(none.devices.iter().all(|device| device.outcome.is_none()));
+    let name = checked.device.info().name.clone();
+    let one = Report::new(Some(folder.path()), &|info| info.name == name);
+    let found = one.devices.into_iter().find_map(|device| device.outcome).unwrap().unwrap();
+    let modes: Vec<Mode> = found.round_trips.iter().map(|trip| trip.mode).collect();
+    assert_eq!(modes, found.self_test.modes_for(checked.device.info().kind));
+    assert!(found.round_trips.iter().all(|trip| trip.median <= trip.p99));
+    assert_eq!(&found.limits, checked.device.limits());
 }

@@ -3,6 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use crate::args::BenchOutput;
+use crate::device::DeviceReport;
 use crate::output;
 use crate::streaming::StreamReport;
 
@@ -41,7 +42,8 @@ pub struct Row {
     /// Compute threads.
     pub threads: usize,
     /// Where it was computed.
-    pub device: &'static str,
+    #[serde(flatten)]
+    pub device: DeviceReport,
     /// `exact` or `sparse`.
     pub mode: &'static str,
     /// Fraction of neurons to compute.
@@ -92,18 +94,19 @@ fn markdown(rows: &[Row]) -> String {
     if rows.iter().any(|row| row.stream.budget_bytes.is_some()) {
         return streamed_markdown(rows);
     }
-    let titles = ["model", "size", "threads", "test", "t/s", "read GB/s", "floor"];
+    let titles = ["model", "size", "threads", "device", "test", "t/s", "read GB/s", "floor"];
     let mut out = format!("| {} |\n", titles.join(" | "));
-    out += "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+    out += "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n";
     for row in rows {
         let read = row.read_gb_per_s.unwrap_or(0.0);
         let floor = row.floor_ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         let Speed { avg_ts, stddev_ts } = row.speed;
         out += &format!(
-            "| {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {read:.1} | {floor} |\n",
+            "| {} | {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {read:.1} | {floor} |\n",
             row.model.replace('|', "\\|"),
             output::bytes(row.size_bytes),
             row.threads,
+            row.device.device,
             row.test,
         );
     }
@@ -182,7 +185,7 @@ mod tests {
             test: "tg128".into(),
             speed: Speed { avg_ts: 61.5, stddev_ts: 0.25 },
             threads: 2,
-            device: "cpu",
+            device: DeviceReport::cpu(),
             mode: "exact",
             keep: 1.0,
             computed_fraction: None,
@@ -211,19 +214,19 @@ mod tests {
     #[test]
     fn markdown_is_a_table() {
         insta::assert_snapshot!(print(&rows(), BenchOutput::Md).unwrap(), @r#"
-        | model | size | threads | test | t/s | read GB/s | floor |
-        | --- | ---: | ---: | ---: | ---: | ---: | ---: |
-        | tiny, "q4" | 93.8 MiB | 2 | pp512 | 61.50 ± 0.25 | 12.3 | - |
-        | tiny, "q4" | 93.8 MiB | 2 | tg128 | 61.50 ± 0.25 | 12.3 | 2.00 |
+        | model | size | threads | device | test | t/s | read GB/s | floor |
+        | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |
+        | tiny, "q4" | 93.8 MiB | 2 | cpu | pp512 | 61.50 ± 0.25 | 12.3 | - |
+        | tiny, "q4" | 93.8 MiB | 2 | cpu | tg128 | 61.50 ± 0.25 | 12.3 | 2.00 |
         "#);
     }
 
     #[test]
     fn csv_quotes_and_leaves_unknown_cells_empty() {
         insta::assert_snapshot!(print(&rows(), BenchOutput::Csv).unwrap(), @r#"
-        model,size_bytes,test,avg_ts,stddev_ts,threads,device,mode,keep,computed_fraction,touched_fraction,peak_rss_bytes,read_gb_per_s,floor_ratio,cache,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io
-        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,exact,1.0,,,1048576,12.346,,,,,,,,,,,,,,
-        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,exact,1.0,,,1048576,12.346,2.0,,,,,,,,,,,,,
+        model,size_bytes,test,avg_ts,stddev_ts,threads,device,gpu,gpu_control,gpu_bytes,gpu_notice,mode,keep,computed_fraction,touched_fraction,peak_rss_bytes,read_gb_per_s,floor_ratio,cache,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io
+        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,,,,,exact,1.0,,,1048576,12.346,,,,,,,,,,,,,,
+        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,,,,,exact,1.0,,,1048576,12.346,2.0,,,,,,,,,,,,,
         "#);
     }
 
@@ -231,6 +234,6 @@ mod tests {
     fn json_lines_have_the_documented_keys() {
         let text = print(&rows(), BenchOutput::Jsonl).unwrap();
         assert_eq!(text.lines().count(), 2);
-        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","mode":"exact","keep":1.0,"computed_fraction":null,"touched_fraction":null,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"cache":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null}"#);
+        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","gpu":null,"gpu_control":null,"gpu_bytes":null,"gpu_notice":null,"mode":"exact","keep":1.0,"computed_fraction":null,"touched_fraction":null,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"cache":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null}"#);
     }
 }
