@@ -21,8 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Under a budget the same chunks are read as in exact mode; only what is computed of them is less. What
-//! a choice takes of memory is not part of the plan: bits for a batch, and whatever the chooser holds.
+//! Under a budget the same chunks are read as in exact mode; only what is computed of them is less. To read
+//! less too takes a [`Refiner`](crate::Refiner) in place of a choice. What a choice takes of memory is not part of
+//! the plan: bits for a batch, and whatever the chooser holds.
 
 mod choosers;
 mod counts;

@@ -76,4 +76,38 @@ fn predictors_are_trained_and_then_found() {
     let report: Value = serde_json::from_str(&stdout(&compared)).unwrap();
     assert_eq!((&report["choose"], &report["keep"]), (&"predicted".into(), &0.5.into()));
     assert!(report["kl"].as_f64() > Some(0.0), "{report}");
+    streams(&pack, &text, &run);
+}
+
+/// Under a budget only what is chosen is read, as the flags say.
+fn streams(pack: &str, text: &str, run: &[&str]) {
+    let budget = ["--budget", "1GB"];
+    let output = leanstream(&[run, &budget[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&report["policy"], &report["cache"]), (&"refine".into(), &"priority".into()));
+    assert!(report["refinements_per_token"].as_f64() > Some(0.0), "{report}");
+    assert_eq!(report["dropped_share"], 0.0);
+    let bench = ["bench", pack, "-p", "0", "-n", "6", "-r", "1", "-o", "json", "-f", text];
+    let sparse = ["--mode", "sparse", "--policy", "fixed:2", "--cache", "lru", "--price", "0"];
+    let output = leanstream(&[&bench[..], &sparse, &budget].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let rows: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let row = &rows[0];
+    assert_eq!((&row["policy"], &row["cache"]), (&"fixed:2".into(), &"lru".into()));
+    assert!(row["ppl"].as_f64() > Some(1.0) && row["p50_ms"].as_f64() > Some(0.0), "{row}");
+    let long = ["bench", pack, "-p", "0", "-n", "100000", "-o", "json", "-f", text];
+    let short = leanstream(&long);
+    assert!(stderr(&short).contains("use a longer text, or a smaller -n or -r"));
+    for (flags, message) in [
+        (&["--policy", "oneshot"][..], "--policy goes with --mode sparse by predictors"),
+        (&["--cache", "priority"], "--cache priority goes with --mode sparse"),
+        (&["--mode", "sparse", "--budget", "1GB", "--cache", "none"], "goes with --mode exact"),
+        (&["--policy", "sometimes"], "no policy is called \"sometimes\""),
+        (&["--reach", "0.5"], "expected a number from 1 on"),
+    ] {
+        let output = leanstream(&[&bench[..10], flags].concat());
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{flags:?}: {}", stderr(&output));
+    }
 }

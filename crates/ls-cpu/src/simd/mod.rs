@@ -102,6 +102,9 @@ pub(crate) fn dot_gathered_q(
     x: Q8Ref<'_>,
     out: &mut [f32],
 ) {
+    // Elsewhere the hardware is left to find its way.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ahead;
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this kind exists only where the features do.
@@ -144,6 +147,9 @@ pub(crate) fn add_columns(
     ahead: &[&[u8]],
     out: &mut [f32],
 ) {
+    // Elsewhere the hardware is left to find its way.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ahead;
     match isa.0 {
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 | Kind::Avx512 if out.len().is_multiple_of(32) => {

@@ -211,6 +211,30 @@ fn exact_mode_keeps_the_first_chunks_of_each_layer() {
 }
 
 #[test]
+fn what_was_found_in_memory_is_not_read() {
+    let (layout, config) = sparse(Policy::OneShot, 32, Curve::line(0.0, 1.0));
+    let mut controller = Controller::new(layout.clone(), config).unwrap();
+    let found = |index| Chunk { layer: 0, index };
+    for index in 0..layout.layers[0].n_chunks {
+        controller.handle(Event::Found(found(index)), 0).unwrap();
+        assert!(controller.is_resident(found(index)));
+    }
+    controller.handle(Event::Found(found(0)), 0).unwrap_err();
+    assert_eq!(controller.occupied_frames(), layout.layers[0].n_chunks.into());
+    controller.handle(Event::TokenBegun, 0).unwrap();
+    controller.handle(Event::Found(Chunk { layer: 1, index: 0 }), 0).unwrap_err();
+    assert_eq!(controller.chosen(0), None);
+    controller.handle(Event::LayerEntered { layer: 0 }, 0).unwrap();
+    let n = layout.layers[0].n_chunks as usize;
+    controller.handle(Event::Scores { layer: 0, scores: &vec![1.0; n] }, 0).unwrap();
+    let n_keep = layout.layers[0].n_keep as usize;
+    assert_eq!(controller.chosen(0).map(<[u16]>::len), Some(n_keep));
+    let commands: Vec<_> = std::iter::from_fn(|| controller.next_command()).collect();
+    assert!(commands.iter().any(|command| matches!(command, Command::RunStage { .. })));
+    assert!(!commands.iter().any(|command| matches!(command, Command::Submit { .. })));
+}
+
+#[test]
 fn what_cannot_have_happened_is_refused() {
     let (layout, config) = sparse(Policy::OneShot, 32, Curve::line(0.0, 1.0));
     let mut controller = Controller::new(layout.clone(), config.clone()).unwrap();
