@@ -3,6 +3,7 @@
 //! Beside the peer, the two engines take turns on the same model with the same threads, so that
 //! whatever else the machine does meets both.
 
+mod ablation;
 mod budget;
 mod caches;
 mod columns;
@@ -39,6 +40,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         eprintln!("This machine is busy (load {load:.1}): speeds will be low and uncertain.");
     }
     match (args.columns, args.caches, args.budget.is_empty()) {
+        _ if args.ablation => ablation::run(&setup, args),
         (true, ..) => columns::run(&setup, args),
         (_, true, _) => caches::run(&setup, args),
         (.., false) => budget::run(&setup, args),

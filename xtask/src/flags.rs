@@ -208,6 +208,26 @@ pub struct BenchArgs {
     #[arg(long, requires = "budget", conflicts_with = "peer")]
     pub caches: bool,
 
+    /// Compare policies of sparse streaming and caches, within the budget, on a text.
+    #[arg(long, requires = "budget", conflicts_with_all = ["peer", "caches"])]
+    pub ablation: bool,
+
+    /// With --ablation, the fraction of the MLPs that is computed.
+    #[arg(long, value_name = "F", default_value_t = 0.5)]
+    pub keep: f64,
+
+    /// With --ablation, the text that is decoded; fixtures/real/book-held.txt unless given.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// With --ablation, the predictors; those beside the pack unless given.
+    #[arg(long, value_name = "FILE")]
+    pub predictors: Option<PathBuf>,
+
+    /// With --ablation, the text to train predictors on, if the pack has none.
+    #[arg(long, value_name = "FILE")]
+    pub train: Option<PathBuf>,
+
     /// Compare types of the down matrices in a pack: their size and what they cost in perplexity.
     #[arg(long, conflicts_with_all = ["peer", "budget"])]
     pub columns: bool,

@@ -27,7 +27,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("ls-model", &[]),
     ("ls-sched", &[]),
     ("ls-vk", &[]),
-    ("ls-engine", &["ls-cache", "ls-cpu", "ls-hash", "ls-io", "ls-model", "ls-vk"]),
+    ("ls-engine", &["ls-cache", "ls-cpu", "ls-hash", "ls-io", "ls-model", "ls-sched", "ls-vk"]),
     ("ls-cli", &["ls-cpu", "ls-engine", "ls-io", "ls-model", "ls-vk"]),
     ("xtask", &["ls-model"]),
 ];

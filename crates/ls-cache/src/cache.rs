@@ -195,7 +195,17 @@ impl Cache {
     /// If all frames are pinned or being filled at this moment, `key` is resident or being filled already, or is
     /// not in the layout.
     pub fn reserve(&self, key: Key) -> Result<Fill, ReserveError> {
-        let frame = self.inner.lock().reserve(&self.inner.frames, key)?;
+        let frame = self.inner.lock().reserve(&self.inner.frames, key, true)?;
+        Ok(Fill::new(Arc::clone(&self.inner), key, frame))
+    }
+
+    /// As [`Cache::reserve`], but of free frames only: nothing is evicted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::reserve`], and if no frame is free.
+    pub fn reserve_free(&self, key: Key) -> Result<Fill, ReserveError> {
+        let frame = self.inner.lock().reserve(&self.inner.frames, key, false)?;
         Ok(Fill::new(Arc::clone(&self.inner), key, frame))
     }
 
@@ -241,7 +251,7 @@ impl Cache {
         let mut ledger = self.inner.lock();
         let mut n = 0;
         for (key, entry) in keys.iter().map_while(|key| *key).zip(batch) {
-            let frame = ledger.reserve(&self.inner.frames, key);
+            let frame = ledger.reserve(&self.inner.frames, key, true);
             *entry = Some((key, frame.map(|f| Fill::new(Arc::clone(&self.inner), key, f))));
             n += 1;
             if frame == Err(ReserveError::NoFrame) {
@@ -249,6 +259,15 @@ impl Cache {
             }
         }
         n
+    }
+
+    /// Frees the frame of `key`, if it is resident and no one holds it; whether that came about. For
+    /// callers that decide by themselves who has to go: the policy is not asked.
+    pub fn evict(&self, key: Key) -> bool {
+        let frames = &self.inner.frames;
+        let mut ledger = self.inner.lock();
+        let frame = frames.space.slot(key).and_then(|slot| frames.frame_of(slot));
+        frame.is_some_and(|frame| ledger.evict(frames, frame))
     }
 
     /// Computing enters `group`: its next visit is now the farthest away. Pin what the visit needs

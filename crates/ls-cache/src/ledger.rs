@@ -42,10 +42,18 @@ impl Ledger {
         ledger
     }
 
-    /// Gives a frame to `key`, exclusively.
-    pub fn reserve(&mut self, frames: &Frames, key: Key) -> Result<u32, ReserveError> {
+    /// Gives a frame to `key`, exclusively: a free one, or if it `may_evict` another key's.
+    pub fn reserve(
+        &mut self,
+        frames: &Frames,
+        key: Key,
+        may_evict: bool,
+    ) -> Result<u32, ReserveError> {
         let slot = frames.space.slot(key).ok_or(ReserveError::Unknown { key })?;
         frames.check_absent(slot, key)?;
+        if !may_evict && self.occupied >= self.budget {
+            return Err(ReserveError::NoFrame);
+        }
         let frame = self.take(frames).ok_or(ReserveError::NoFrame)?;
         // Not among the candidates before its first release.
         let notes = if self.retains { PARKED } else { PARKED | DOOMED };
@@ -159,7 +167,7 @@ impl Ledger {
     }
 
     /// Whether the frame was idle; it is free now.
-    fn evict(&mut self, frames: &Frames, frame: u32) -> bool {
+    pub fn evict(&mut self, frames: &Frames, frame: u32) -> bool {
         let is_done = frames.evict(frame) == Evict::Done;
         if is_done {
             self.n_evicted += 1;

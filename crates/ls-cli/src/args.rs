@@ -10,6 +10,7 @@ use ls_engine::{BackendKind, PolicyKind};
 use ls_model::pack;
 
 use crate::choose::SparseArgs;
+use crate::refine::RefineArgs;
 use crate::size::{self, Budget};
 
 pub use device::DeviceArgs;
@@ -145,8 +146,9 @@ pub struct StreamArgs {
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub budget: Budget,
     /// Which of the streamed weights stay in memory, in chunks of some neurons
-    #[arg(long, value_name = "POLICY", default_value = "lru")]
-    pub cache: CachePolicy,
+    /// [default: lru; with --mode sparse priority]
+    #[arg(long, value_name = "POLICY")]
+    pub cache: Option<CachePolicy>,
     /// How the disk is read
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub io: Io,
@@ -157,6 +159,13 @@ pub struct StreamArgs {
     /// Do not read ahead of the layer that computes
     #[arg(long)]
     pub no_prefetch: bool,
+}
+
+impl StreamArgs {
+    /// Which chunks stay in memory where all are needed, as results have it.
+    pub fn cache_name(&self) -> &'static str {
+        self.cache.unwrap_or(CachePolicy::Lru).kind().name()
+    }
 }
 
 /// Which chunks stay in memory.
@@ -172,18 +181,20 @@ pub enum CachePolicy {
     None,
     /// Those used last, over all layers: what others do, for comparison
     LruPlain,
+    /// Those that will probably be used, by predictions and their history; only in sparse mode
+    Priority,
 }
 
 impl CachePolicy {
     /// As results have it.
     pub fn name(self) -> &'static str {
-        self.kind().name()
+        if self == Self::Priority { "priority" } else { self.kind().name() }
     }
 
-    /// The engine's policy.
+    /// The engine's policy, which prompts go by in sparse mode too.
     pub fn kind(self) -> PolicyKind {
         match self {
-            Self::Lru => PolicyKind::Lru,
+            Self::Lru | Self::Priority => PolicyKind::Lru,
             Self::Lfu => PolicyKind::Lfu,
             Self::Hot => PolicyKind::Hot,
             Self::None => PolicyKind::None,
@@ -282,6 +293,9 @@ pub struct RunArgs {
     /// Which neurons are computed.
     #[command(flatten)]
     pub sparse: SparseArgs,
+    /// How sparse tokens are streamed.
+    #[command(flatten)]
+    pub refine: RefineArgs,
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,
@@ -464,6 +478,10 @@ pub struct BenchArgs {
     /// Tokens to generate; 0 leaves the decode test out
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     pub n_gen: u32,
+    /// Decode this text instead of random tokens, a part of N tokens in each run, and say how well it was
+    /// predicted
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// Runs of each test
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -471,6 +489,9 @@ pub struct BenchArgs {
     /// Which neurons are computed.
     #[command(flatten)]
     pub sparse: SparseArgs,
+    /// How sparse tokens are streamed.
+    #[command(flatten)]
+    pub refine: RefineArgs,
     /// Compute threads [default: one for each usable core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use ls_engine::predict::{Predicted, Predictors};
+use ls_engine::predict::{KeepPlan, Predicted, Predictors};
 use ls_engine::sparse::Choose;
-use ls_engine::{Choice, Grain, Hot, Keep, LastSet, Oracle, Random};
+use ls_engine::{Choice, Grain, Hot, Keep, LastSet, Oracle, Random, Refiner};
 use ls_model::ModelFile;
 
 use crate::cmd;
@@ -159,9 +159,16 @@ pub fn beside(path: &Path) -> PathBuf {
 }
 
 impl Prepared {
-    /// Bytes that choosing takes beside the model.
+    /// Bytes that choosing will take beside the model. The predictors are in memory already, and counted
+    /// as what the process holds.
     pub fn bytes(&self) -> u64 {
-        self.predictors.as_ref().map_or(0, |predictors| predictors.n_bytes() as u64)
+        self.predictors.as_ref().map_or(0, |of| Refiner::bytes(of.layers().len(), of.d_ff()))
+    }
+
+    /// The predictors, and how much each layer computes; `None` if there are none.
+    pub fn predicted(&self, row_share: f64) -> Option<(Arc<Predictors>, Vec<KeepPlan>)> {
+        let predictors = self.predictors.as_ref()?;
+        Some((predictors.clone(), predictors.plan(self.keep, row_share)))
     }
 
     /// A choice by `chooser` of as much. `row_share`: see [`Predictors::plan`].

@@ -8,6 +8,7 @@ mod disk;
 mod folder;
 mod interrupt;
 mod output;
+mod refine;
 #[cfg(unix)]
 mod sigbus;
 mod size;

@@ -1,6 +1,7 @@
 //! What a result says about streaming.
 
-use ls_engine::{Engine, StreamStats};
+use ls_engine::refine::Stats as RefineStats;
+use ls_engine::{Engine, Refiner, StreamStats};
 use serde::Serialize;
 
 /// The budget, and what was read within it. Empty when weights stay in the mapped file.
@@ -20,6 +21,11 @@ pub struct StreamReport {
     pub demand_miss_ratio: Option<f64>,
     /// Of the bytes that were read, the share that no one had asked for.
     pub wasted_ratio: Option<f64>,
+    /// Rankings of a token that changed a choice; if sparse tokens are streamed.
+    pub refinements_per_token: Option<f64>,
+    /// Of the predicted importance of what was chosen, the share that was left out because it came too
+    /// late or could not be read; likewise.
+    pub dropped_share: Option<f64>,
     /// How long each token waited for reads, in milliseconds.
     pub stall_ms_per_token: Option<f64>,
     /// Speed of the disk while it read, in 10⁶ bytes per second.
@@ -34,18 +40,23 @@ pub struct StreamReport {
 
 /// A point in time to measure from.
 #[derive(Clone, Debug)]
-pub struct Since(Option<StreamStats>);
+pub struct Since<'a> {
+    stream: Option<StreamStats>,
+    refiner: Option<(&'a Refiner, RefineStats)>,
+}
 
-impl Since {
-    /// Now.
-    pub fn now(engine: &Engine) -> Self {
-        Self(engine.stream_stats())
+impl<'a> Since<'a> {
+    /// Now. With `refiner`, if one streams sparse tokens.
+    pub fn now(engine: &Engine, refiner: Option<&'a Refiner>) -> Self {
+        let refiner = refiner.map(|refiner| (refiner, refiner.stats()));
+        Self { stream: engine.stream_stats(), refiner }
     }
 
     /// What happened since, for `tokens` tokens.
     pub fn report(&self, engine: &Engine, tokens: usize) -> StreamReport {
         let plan = engine.plan();
-        let (Some(before), Some(after), Some(plan)) = (&self.0, engine.stream_stats(), plan) else {
+        let (Some(before), Some(after), Some(plan)) = (&self.stream, engine.stream_stats(), plan)
+        else {
             return StreamReport::default();
         };
         let (a, b) = (&before.counts, &after.counts);
@@ -57,6 +68,11 @@ impl Since {
         let reads = after.io.reads - before.io.reads;
         let tokens = tokens.max(1) as f64;
         let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let gaps = io_read.saturating_sub(useful);
+        let refined = self.refiner.as_ref().map(|(refiner, before)| (refiner.stats(), before));
+        // Of what was read for a layer, some was not computed in the end.
+        let unused = refined.as_ref().map_or(0, |(now, then)| now.unused_bytes - then.unused_bytes);
+        let layers = refined.as_ref().map(|(now, then)| (now.layers - then.layers) as f64);
         StreamReport {
             budget_bytes: Some(plan.budget_bytes),
             planned_bytes: Some(plan.planned_bytes()),
@@ -67,7 +83,14 @@ impl Since {
             demand_miss_ratio: Some(
                 ratio((b.demand_miss_bytes - a.demand_miss_bytes) as f64, wanted).min(1.0),
             ),
-            wasted_ratio: Some(ratio(io_read.saturating_sub(useful) as f64, io_read as f64)),
+            wasted_ratio: Some(ratio((gaps + unused) as f64, io_read as f64)),
+            refinements_per_token: refined
+                .as_ref()
+                .map(|(now, then)| (now.refinements - then.refinements) as f64 / tokens),
+            dropped_share: refined.as_ref().zip(layers).map(|((now, then), layers)| {
+                let share = |stats: &RefineStats| stats.late_share + stats.lost_share;
+                ratio(share(now) - share(then), layers)
+            }),
             stall_ms_per_token: Some((b.stall_ns - a.stall_ns) as f64 / 1e6 / tokens),
             disk_mb_per_s: Some(ratio(io_read as f64 / 1e6, busy)),
             read_kib: Some(ratio(io_read as f64 / 1024.0, reads as f64)),

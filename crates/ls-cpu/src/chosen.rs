@@ -31,7 +31,8 @@ impl std::ops::AddAssign for Touched {
     }
 }
 
-/// The neurons of some chunks that a mask has, in order; counts what it comes by.
+/// The neurons of some chunks, each with its first neuron's position, that a mask has, in order; counts
+/// what it comes by.
 struct Chosen<'a, 'm, I> {
     chunks: I,
     mask: Mask<'m>,
@@ -42,7 +43,7 @@ struct Chosen<'a, 'm, I> {
     touched: Touched,
 }
 
-impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
+impl<'a, I: Iterator<Item = (Chunk<'a>, usize)>> Iterator for Chosen<'a, '_, I> {
     /// A chunk, the neuron's place in it, and in the mask.
     type Item = (Chunk<'a>, usize, usize);
 
@@ -57,8 +58,8 @@ impl<'a, I: Iterator<Item = Chunk<'a>>> Iterator for Chosen<'a, '_, I> {
                 self.rest.start = j + 1;
                 return Some((chunk, j - self.first, j));
             }
-            let chunk = self.chunks.next()?;
-            self.first = self.rest.end;
+            let (chunk, first) = self.chunks.next()?;
+            self.first = first;
             self.rest = self.first..self.first + chunk.n_neurons;
             self.chunk = Some(chunk);
         }
@@ -87,8 +88,33 @@ impl Cpu {
         t: usize,
         out: &mut [f32],
     ) -> Touched {
+        let placed = chunks.scan(first, |next, chunk| {
+            let first = *next;
+            *next += chunk.n_neurons;
+            Some((chunk, first))
+        });
+        self.chosen_apart(shape, placed, mask, kind, x, t, out)
+    }
+
+    /// As [`Cpu::chosen`], for chunks that lie anywhere: each comes with its first neuron's position in
+    /// the mask.
+    ///
+    /// # Panics
+    ///
+    /// As [`Cpu::chosen`].
+    #[allow(clippy::too_many_arguments)] // one region's whole context
+    pub fn chosen_apart<'a>(
+        &self,
+        shape: &ChunkShape,
+        chunks: impl Iterator<Item = (Chunk<'a>, usize)>,
+        mask: Mask<'_>,
+        kind: Gate,
+        x: &Activations,
+        t: usize,
+        out: &mut [f32],
+    ) -> Touched {
         assert_eq!((x.cols(), out.len()), (shape.d_model(), shape.d_model()), "{shape:?}");
-        let (rest, touched) = (first..first, Touched::default());
+        let (first, rest, touched) = (0, 0..0, Touched::default());
         let mut neurons = Chosen { chunks, mask, chunk: None, first, rest, touched };
         let mut group = Group::take(shape, &mut neurons);
         if !mask.adds_all() {
@@ -107,7 +133,7 @@ impl Cpu {
     /// Adds those of `group` and of the `neurons` behind it that the mask finds important enough;
     /// returns how many these are.
     #[allow(clippy::too_many_arguments)] // one region's whole context
-    fn add_important<'a, I: Iterator<Item = Chunk<'a>>>(
+    fn add_important<'a, I: Iterator<Item = (Chunk<'a>, usize)>>(
         &self,
         shape: &ChunkShape,
         kind: Gate,
@@ -331,6 +357,34 @@ mod tests {
                     let neurons = mask.count(0..layer.n_neurons());
                     prop_assert_eq!(touched, Touched { neurons, chunks, columns: neurons });
                 }
+            }
+        }
+
+        #[test]
+        fn chunks_that_lie_apart_are_computed_like_neighbours(
+            sizes in prop::collection::vec(1usize..12, 1..12),
+            keep in 0f64..1.1,
+            seed: u64,
+        ) {
+            let layer = Layer::new(96, (Format::Q4_0, Format::Q8_0, ColumnFormat::Q6), &sizes);
+            let masks = random_masks(1, layer.n_neurons(), keep, seed);
+            let cpu = Cpu::new(1, Isa::detect()).unwrap();
+            let x = activations(&cpu, 1, 96);
+            let (mut want, mut got) = (vec![0.5; 96], vec![0.5; 96]);
+            let (mask, shape) = (masks.row(0), &layer.shape);
+            cpu.chosen(shape, layer.chunks(), (mask, 0), Gate::Silu, &x, 0, &mut want);
+            let firsts = sizes.iter().scan(0, |at, n| {
+                *at += n;
+                Some(*at - n)
+            });
+            // The last first.
+            let mut placed: Vec<_> = layer.chunks().zip(firsts).collect();
+            placed.reverse();
+            let of = placed.into_iter();
+            let touched = cpu.chosen_apart(shape, of, mask, Gate::Silu, &x, 0, &mut got);
+            prop_assert_eq!(touched.neurons, mask.count(0..layer.n_neurons()));
+            for (got, want) in got.iter().zip(&want) {
+                prop_assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "{got} for {want}");
             }
         }
 

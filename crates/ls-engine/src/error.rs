@@ -87,6 +87,9 @@ pub enum EngineError {
         /// The model.
         path: PathBuf,
     },
+    /// The controller of streaming refused its settings, or what it was told.
+    #[error("streaming chosen chunks: {0}")]
+    Schedule(#[from] ls_sched::SchedError),
     /// A pass through the layers cannot go on from a saved place.
     #[error("cannot go on from what was saved: {reason}; begin anew")]
     Resume {

@@ -5,11 +5,13 @@ use ls_cpu::{
 };
 use ls_model::Config;
 use ls_model::config::{Activation, RopeLayout};
+use ls_model::pack::LayerLayout;
 
 use crate::EngineError;
 use crate::chunked::Chunked;
 use crate::chunks::{ChunkPass, ChunkSource};
 use crate::gpu::Gpu;
+use crate::refine::Refined;
 use crate::rotary::{Angles, Frequencies};
 use crate::sparse::{Phase, Sparse};
 use crate::state::{Buffers, Hidden, State};
@@ -37,6 +39,14 @@ impl Forward<'_> {
         tokens: &[u32],
         phase: Phase,
     ) -> Result<(), EngineError> {
+        if let Some(mut refined) = state.refined.take() {
+            let is_it = refined.prompts.chooses_in(phase);
+            let done = is_it.then(|| self.refined(state, tokens, &mut refined));
+            state.refined = Some(refined);
+            if let Some(done) = done {
+                return done;
+            }
+        }
         if let Some(gpu) = self.gpu.filter(|gpu| gpu.in_service()) {
             match self.pass(state, tokens, phase, Some(gpu)) {
                 // Its pass is over by now, and the sequence is as it was.
@@ -73,6 +83,48 @@ impl Forward<'_> {
         }
         state.len += n;
         Ok(())
+    }
+
+    /// The same, one token after the other, as a refiner streams them.
+    fn refined(
+        &self,
+        state: &mut State,
+        tokens: &[u32],
+        refined: &mut Refined,
+    ) -> Result<(), EngineError> {
+        let (d, b) = (self.config.d_model, &mut state.buffers);
+        let streamer = self.chunks.and_then(ChunkSource::streamer);
+        let streamer = streamer.ok_or(EngineError::NoBudget)?;
+        let Refined { refiner, counts, .. } = refined;
+        let mut residuals = vec![0.0; tokens.len() * d];
+        for (t, (token, residual)) in tokens.iter().zip(residuals.chunks_exact_mut(d)).enumerate() {
+            let start = state.len + t;
+            self.embed(&[*token], &mut b.x[..d])?;
+            let mut pass = refiner.begin(streamer)?;
+            self.set_angles(b, start, 1);
+            for (i, layer) in self.weights.layers.iter().enumerate() {
+                self.attend(i, layer, &mut state.cache[i], b, start, 1);
+                self.norm(&layer.ffn_norm, &b.x, &mut b.normed, 1);
+                let Mlp::Chunks(mlp) = &layer.mlp else {
+                    unreachable!("what is streamed is chunks");
+                };
+                pass.mlp(self, i, mlp, b, counts)?;
+                self.add_delta(&layer.post_ffn_norm, b, 1);
+            }
+            pass.complete()?;
+            residual.copy_from_slice(&b.x[..d]);
+        }
+        b.x[..residuals.len()].copy_from_slice(&residuals);
+        state.len += tokens.len();
+        Ok(())
+    }
+
+    /// How the chunks of layer `i` lie, which are streamed.
+    pub fn chunk_layout(&self, i: usize) -> &LayerLayout {
+        match &self.weights.layers[i].mlp {
+            Mlp::Chunks(mlp) => &mlp.layout,
+            Mlp::Rows { .. } => unreachable!("what is streamed is chunks"),
+        }
     }
 
     /// Logits after rows `rows` of the batch, `[rows, vocab_size]`.

@@ -290,7 +290,9 @@ fn streamer(
     let transit = usize::try_from(plan.transit_frames).unwrap_or(usize::MAX);
     let io = ls_io::StreamOptions { curve, ..options.stream.io() };
     let open = |completed| Ok(Stream::open(model.path(), &io, completed)?);
-    Streamer::new(layers.to_vec(), cache, transit, options.stream.prefetch, open)
+    let device = (options.stream.depth, options.stream.curve);
+    let how = (device, options.stream.prefetch);
+    Streamer::new(layers.to_vec(), cache, transit, how, open)
 }
 
 fn tokenizer(model: &ModelFile) -> Result<Tokenizer, EngineError> {

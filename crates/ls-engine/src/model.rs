@@ -13,11 +13,12 @@ use crate::chunks::ChunkSource;
 use crate::forward::Forward;
 use crate::gpu::{Device, DeviceStatus, Gpu};
 use crate::load::{Budgeted, Loaded, LoadedGpu, StreamOptions};
+use crate::refine::Refined;
 use crate::rotary::Frequencies;
-use crate::sparse::{MlpShape, Needs, Phase, Sparse, column_norms};
+use crate::sparse::{MlpShape, Needs, Phase, Prompts, Sparse, column_norms};
 use crate::state::{Buffers, LOGIT_ROWS, MlpSize};
 use crate::weights::{ChunkedMlp, Layer, Mlp, Weights};
-use crate::{Choice, EngineError, State, StreamStats};
+use crate::{Choice, EngineError, Refiner, SparseCounts, State, StreamStats};
 
 /// More threads than any machine has cores for; far more would exhaust the process.
 const MAX_THREADS: usize = 1024;
@@ -229,6 +230,7 @@ impl Engine {
     pub fn set_choice(&self, state: &mut State, choice: Option<Choice>) -> Result<(), EngineError> {
         let Some(choice) = choice else {
             state.sparse = None;
+            state.refined = None;
             return Ok(());
         };
         self.check_on_cpu("a choice of neurons")?;
@@ -246,7 +248,32 @@ impl Engine {
         };
         let batch = self.mlp.batch().min(state.capacity);
         let d_ff = shapes.iter().map(|shape| shape.d_ff).max().unwrap_or(0);
+        state.refined = None;
         state.sparse = Some(Box::new(Sparse::new(choosing, choice.prompts, norms, d_ff, batch)));
+        Ok(())
+    }
+
+    /// From now on `refiner` streams and computes the tokens of `state` that are generated, and those of
+    /// prompts if `prompts` says so; `None`: none. Any choice is forgotten, and counts begin anew.
+    ///
+    /// # Errors
+    ///
+    /// If the engine streams nothing.
+    pub fn set_refiner(
+        &self,
+        state: &mut State,
+        refiner: Option<(Arc<Refiner>, Prompts)>,
+    ) -> Result<(), EngineError> {
+        if refiner.is_some() {
+            self.check_on_cpu("a choice of chunks")?;
+        }
+        if refiner.is_some() && !self.is_streaming() {
+            return Err(EngineError::NoBudget);
+        }
+        state.sparse = None;
+        state.refined = refiner.map(|(refiner, prompts)| {
+            Box::new(Refined { refiner, prompts, counts: SparseCounts::default() })
+        });
         Ok(())
     }
 

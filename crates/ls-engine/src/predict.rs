@@ -46,6 +46,7 @@ use ls_model::ModelFile;
 
 pub use allocate::KeepPlan;
 pub use choose::Predicted;
+pub(crate) use choose::Scorer;
 pub use error::PredictError;
 pub use file::PredictorWriter;
 pub use train::{TrainError, TrainOptions, TrainProgress, TrainStage, Trained, train};
@@ -173,6 +174,11 @@ impl Predictors {
     /// Those of each layer.
     pub fn layers(&self) -> &[LayerPredictor] {
         &self.layers
+    }
+
+    /// Neurons of the widest layer.
+    pub fn d_ff(&self) -> usize {
+        self.layers.iter().map(|layer| layer.norms.len()).max().unwrap_or(0)
     }
 
     /// Bytes that they take in memory.

@@ -3,6 +3,7 @@
 use ls_cpu::{Activations, KvCache};
 use ls_model::Config;
 
+use crate::refine::Refined;
 use crate::rotary::Angles;
 use crate::sparse::Sparse;
 use crate::{EngineError, SparseCounts};
@@ -32,8 +33,10 @@ pub struct State {
     pub(crate) buffers: Buffers,
     /// `[vocab_size]`
     pub(crate) logits: Vec<f32>,
-    /// `None`: every neuron is computed.
+    /// `None`: every neuron is computed, unless `refined` says otherwise.
     pub(crate) sparse: Option<Box<Sparse>>,
+    /// `None`: nothing but what is needed is known of the chunks that are read.
+    pub(crate) refined: Option<Box<Refined>>,
 }
 
 /// Intermediate values of a batch of tokens.
@@ -204,6 +207,7 @@ impl State {
             },
             logits: vec![0.0; config.vocab_size],
             sparse: None,
+            refined: None,
         })
     }
 
@@ -224,7 +228,8 @@ impl State {
 
     /// What sparse passes computed since the choice was set; `None` in exact mode.
     pub fn sparse_counts(&self) -> Option<SparseCounts> {
-        self.sparse.as_ref().map(|sparse| sparse.counts)
+        let refined = self.refined.as_ref().map(|refined| refined.counts);
+        refined.or_else(|| self.sparse.as_ref().map(|sparse| sparse.counts))
     }
 
     /// Bytes of keys and values.

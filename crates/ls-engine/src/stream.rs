@@ -10,6 +10,8 @@
 //! Nothing of this changes what is computed: a segment is handed out when all of its chunks are
 //! there, and its chunks are summed in order.
 
+mod chosen;
+mod landed;
 mod segment;
 mod slot;
 
@@ -18,11 +20,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::time::{Duration, Instant};
 
 use ls_cache::{Cache, Fill, Key, ReserveError, Used};
-use ls_io::{Completion, Priority, Request, Stream};
+use ls_io::{Completion, Curve, Priority, Request, Stream};
 use ls_model::pack::LayerLayout;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::EngineError;
+pub(crate) use landed::{Landed, Landing};
 pub(crate) use segment::StreamedSegment;
 use slot::{Entry, Slot, Wait};
 
@@ -118,6 +121,15 @@ impl Order {
     }
 }
 
+/// Whose turn it is to compute.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// Number of the pass that is under way, or the next one.
+    number: u64,
+    /// Who chose for the last pass, if someone did.
+    chooser: Option<u64>,
+}
+
 /// Where the schedule is.
 #[derive(Debug)]
 struct Schedule {
@@ -136,6 +148,7 @@ struct Schedule {
 #[derive(Debug)]
 struct Arrivals {
     slots: Box<[Slot]>,
+    landed: Landed,
 }
 
 impl Arrivals {
@@ -144,6 +157,10 @@ impl Arrivals {
     }
 
     fn complete(&self, completion: Completion<Fill>) {
+        if chosen::is_chosen(completion.tag) {
+            self.landed.put(completion);
+            return;
+        }
         let (segment, i) = untag(completion.tag);
         match completion.result {
             Ok(()) => self.slot(segment).put(segment, i, Entry::Fresh(completion.buf)),
@@ -182,31 +199,35 @@ pub(crate) struct Streamer {
     reads: Stream<Fill>,
     arrivals: Arc<Arrivals>,
     cache: Cache,
+    /// Reads in flight at a time, and what one costs.
+    device: (usize, Option<Curve>),
     layers: Vec<LayerLayout>,
     /// Of each layer, the first chunks that are held elsewhere: they are neither read nor handed out.
     held: Vec<AtomicU32>,
     order: Order,
     prefetch: Prefetch,
     schedule: Mutex<Schedule>,
-    /// Number of the next pass; locked while one is under way.
-    pass: Mutex<u64>,
+    /// Locked while a pass is under way.
+    turn: Mutex<Turn>,
     /// Chunks that were asked for and not yet computed.
     outstanding: AtomicUsize,
     /// Most chunks that may be outstanding: more would take the frames of retained ones.
     max_outstanding: AtomicUsize,
     /// Whether a segment of the pass under way failed.
     has_failed: AtomicBool,
+    /// Counts what changed the cache beside chosen passes.
+    generation: AtomicU64,
     counters: Counters,
 }
 
 impl Streamer {
     /// Streams chunks laid out as `layers` say into `cache`, of whose frames reads may hold
-    /// `transit` at once. `open` opens the pack with the function that completed reads go to.
+    /// `transit` at once; `device` says how many of them are in flight and what one costs. `open` opens the pack with the function that completed reads go to.
     pub fn new(
         layers: Vec<LayerLayout>,
         cache: Cache,
         transit: usize,
-        prefetch: Prefetch,
+        (device, prefetch): ((usize, Option<Curve>), Prefetch),
         open: impl FnOnce(
             Box<dyn Fn(Completion<Fill>) + Send + Sync>,
         ) -> Result<Stream<Fill>, EngineError>,
@@ -215,7 +236,7 @@ impl Streamer {
         let longest = layers.iter().map(|layout| layout.segment_chunks as usize).max().unwrap_or(0);
         let n_slots = usize::try_from(order.len()).unwrap_or(usize::MAX).min(WINDOW);
         let slots = (0..n_slots).map(|_| Slot::new()).collect();
-        let arrivals = Arc::new(Arrivals { slots });
+        let arrivals = Arc::new(Arrivals { slots, landed: Landed::default() });
         let reads = {
             let arrivals = arrivals.clone();
             open(Box::new(move |completion| arrivals.complete(completion)))?
@@ -232,13 +253,15 @@ impl Streamer {
             reads,
             arrivals,
             cache,
+            device,
             order,
             prefetch,
             schedule: Mutex::new(schedule),
-            pass: Mutex::new(0),
+            turn: Mutex::new(Turn { number: 0, chooser: None }),
             outstanding: AtomicUsize::new(0),
             max_outstanding: AtomicUsize::new(max_outstanding(transit, longest)),
             has_failed: AtomicBool::new(false),
+            generation: AtomicU64::new(1),
             counters: Counters::default(),
             held: layers.iter().map(|_| AtomicU32::new(0)).collect(),
             layers,
@@ -262,21 +285,20 @@ impl Streamer {
         let transit = usize::try_from(transit).unwrap_or(usize::MAX);
         self.max_outstanding.store(max_outstanding(transit, longest), Ordering::Relaxed);
         self.cache.set_budget(bytes);
+        self.generation.fetch_add(1, Ordering::Relaxed);
         // Between passes, what was scheduled ahead would hold its frames until the next one.
-        if let Some(mut number) = self.pass.try_lock() {
-            *number += 1;
-            self.reset(*number);
+        if let Some(mut turn) = self.turn.try_lock() {
+            self.reset(&mut turn);
         }
     }
 
     /// From now on the first chunks of each layer, as many as `held` says, are neither read nor handed
     /// out: a GPU holds them. Waits for a pass that is under way.
     pub fn hold(&self, held: impl IntoIterator<Item = u32>) {
-        let mut number = self.pass.lock();
+        let mut turn = self.turn.lock();
         self.held.iter().zip(held).for_each(|(of, n)| of.store(n, Ordering::Relaxed));
         // What was scheduled ahead was scheduled without knowing it.
-        *number += 1;
-        self.reset(*number);
+        self.reset(&mut turn);
     }
 
     /// What was done so far.
@@ -294,9 +316,14 @@ impl Streamer {
 
     /// Begins a pass through all layers. One runs at a time; another one's caller waits here.
     pub fn begin_pass(&self) -> Pass<'_> {
-        let number = self.pass.lock();
-        let base = *number * self.order.len();
-        let pass = Pass { streamer: self, number, base, is_complete: false };
+        let mut turn = self.turn.lock();
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        if turn.chooser.is_some() {
+            // Reads that are left of it would keep their chunks from this pass.
+            self.reset(&mut turn);
+        }
+        let base = turn.number * self.order.len();
+        let pass = Pass { streamer: self, turn, base, is_complete: false };
         if self.prefetch == Prefetch::On {
             self.schedule.lock().limit = u64::MAX;
         }
@@ -307,17 +334,16 @@ impl Streamer {
     /// Begins a pass through one layer alone, of which it takes the segments in order. What was read
     /// ahead for a pass through all layers is given back; nothing is read beyond the layer.
     pub fn begin_layer(&self, layer: usize) -> Pass<'_> {
-        let mut number = self.pass.lock();
-        // The numbers of what was scheduled ahead are not used again.
-        *number += 1;
-        self.reset(*number);
-        let base = *number * self.order.len();
+        let mut turn = self.turn.lock();
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.reset(&mut turn);
+        let base = turn.number * self.order.len();
         {
             let mut schedule = self.schedule.lock();
             schedule.segment = base + self.order.first[layer];
             schedule.limit = base + self.order.first[layer + 1];
         }
-        let pass = Pass { streamer: self, number, base, is_complete: false };
+        let pass = Pass { streamer: self, turn, base, is_complete: false };
         self.pump();
         pass
     }
@@ -453,8 +479,11 @@ impl Streamer {
         StreamedSegment::new(self, number, layer, layout.segment(segment), entries).map(Some)
     }
 
-    /// Takes back everything that is scheduled, and begins anew at the pass `number`.
-    fn reset(&self, number: u64) {
+    /// Takes back everything that is scheduled or read, and begins anew at another pass: the numbers of
+    /// what was scheduled ahead are not used again, since a read that hangs may still report to them.
+    fn reset(&self, turn: &mut Turn) {
+        turn.number += 1;
+        turn.chooser = None;
         let mut schedule = self.schedule.lock();
         schedule.limit = 0;
         drop(self.reads.cancel_all());
@@ -463,9 +492,10 @@ impl Streamer {
         for slot in &self.arrivals.slots {
             slot.clear(&self.cache);
         }
+        drop(self.arrivals.landed.take());
         self.outstanding.store(0, Ordering::Relaxed);
         self.has_failed.store(false, Ordering::Relaxed);
-        schedule.segment = number * self.order.len();
+        schedule.segment = turn.number * self.order.len();
         schedule.chunk = 0;
         schedule.is_claimed = false;
     }
@@ -475,7 +505,7 @@ impl Streamer {
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
     streamer: &'a Streamer,
-    number: MutexGuard<'a, u64>,
+    turn: MutexGuard<'a, Turn>,
     base: u64,
     is_complete: bool,
 }
@@ -516,12 +546,10 @@ impl<'a> Pass<'a> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        *self.number += 1;
+        self.turn.number += 1;
         if !self.is_complete {
-            // What was scheduled ahead is of the next pass: its numbers are not used again, since a
-            // read that hangs may still report to them.
-            *self.number += 1;
-            self.streamer.reset(*self.number);
+            // What was scheduled ahead is of the next pass.
+            self.streamer.reset(&mut self.turn);
         }
     }
 }

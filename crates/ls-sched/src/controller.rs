@@ -11,7 +11,7 @@ use crate::choose::{Chooser, Price};
 use crate::command::{Read, ReadId, Stage, StageId};
 use crate::costs::Costs;
 use crate::error::within;
-use crate::frames::{Frames, HELD, RESIDENT};
+use crate::frames::{Frames, HELD, READING, RESIDENT};
 use crate::interval::Table;
 use crate::plan::{Plan, Ranking};
 use crate::solve::Profile;
@@ -170,6 +170,7 @@ impl Controller {
                 self.let_go(chunk);
             }
             Event::FrameFreed => self.is_blocked = false,
+            Event::Found(chunk) => self.frames.set(chunk, RESIDENT),
             Event::Gone(chunk) => self.gone(chunk),
             Event::BudgetChanged { bytes } => self.frames.set_budget(bytes),
             Event::TokenAbandoned => self.end_token_early(),
@@ -198,6 +199,14 @@ impl Controller {
         let is_it = lane.visit.is_some() && lane.serial == id.serial;
         let Lane { layer, n_done, chunks, .. } = lane;
         is_it.then_some(Stage { layer: *layer, n_done: *n_done, chunks })
+    }
+
+    /// The chunks that were chosen for the visit of `layer` that is under way or awaited, and that no
+    /// stage has taken yet when they were chosen last: the best first. `None` while nothing is chosen.
+    #[must_use]
+    pub fn chosen(&self, layer: u32) -> Option<&[u16]> {
+        let plan = &self.plans[self.plan_of_layer(layer)?];
+        plan.is_chosen.then_some(&plan.order)
     }
 
     /// When to report [`Event::Time`], unless something else happens before: then waiting has
@@ -332,6 +341,16 @@ impl Controller {
             | Event::ReadFailed(chunk)
             | Event::Cancelled(chunk)
             | Event::Refused(chunk) => self.frames.check_reading(*chunk, event),
+            Event::Found(chunk) => {
+                self.frames.check(*chunk)?;
+                if self.phase != Phase::Idle {
+                    return order("a token is under way");
+                }
+                if self.frames.has(*chunk, RESIDENT | READING) {
+                    return order("the chunk has a frame");
+                }
+                Ok(())
+            }
             Event::Gone(chunk) => {
                 self.frames.check(*chunk)?;
                 if !self.frames.has(*chunk, RESIDENT) {

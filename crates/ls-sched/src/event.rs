@@ -45,6 +45,8 @@ pub enum Event<'a> {
     Refused(Chunk),
     /// After `Refused`: there may be a frame now.
     FrameFreed,
+    /// A chunk is in memory that was not read from here. Only between tokens.
+    Found(Chunk),
     /// A chunk that was kept is gone though it was not evicted from here.
     Gone(Chunk),
     /// There is more or less memory than before. What is in use stays until it is let go.
@@ -71,6 +73,7 @@ impl Event<'_> {
             Self::Cancelled(_) => "Cancelled",
             Self::Refused(_) => "Refused",
             Self::FrameFreed => "FrameFreed",
+            Self::Found(_) => "Found",
             Self::Gone(_) => "Gone",
             Self::BudgetChanged { .. } => "BudgetChanged",
             Self::TokenAbandoned => "TokenAbandoned",

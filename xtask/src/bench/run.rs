@@ -61,6 +61,13 @@ pub struct Streamed {
     pub read_kib: Option<f64>,
     pub io_depth: Option<f64>,
     pub io: Option<String>,
+    pub computed_fraction: Option<f64>,
+    pub ppl: Option<f64>,
+    pub p50_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+    pub stall_miss_ratio: Option<f64>,
+    pub wasted_ratio: Option<f64>,
+    pub refinements_per_token: Option<f64>,
 }
 
 /// A row of `leanstream bench -o json`, as far as it is used here.
@@ -182,6 +189,12 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Called otherwise than by its flags.
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.variant);
+        self
     }
 
     /// Seconds that a token must take: those of computing it, or those of reading its bytes at the

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::mean::{Mean, digits};
-use super::run::{Engine, Run};
+use super::run::{Engine, Run, Streamed};
 
 /// Where there is no value.
 const NONE: &str = "–";
@@ -62,6 +62,39 @@ pub fn variants(runs: &[Run], compute_tok_per_s: f64) -> String {
         ];
         let peaks = [mib(group.planned()), mib(group.peak())];
         line(&mut out, cells.into_iter().chain(group.streaming(compute_tok_per_s)).chain(peaks));
+    }
+    out
+}
+
+/// One line for each policy and cache. `compute` is the speed of computing alone.
+pub fn ablation(runs: &[Run], compute_tok_per_s: f64) -> String {
+    let mut out = String::from(
+        "| variant | tok/s (min–max) | perplexity | computed | stall miss | demand miss | wasted | \
+         refinements/token | p50 ms | p99 ms | MB/token | stall ms/token | disk MB/s | ms/token | \
+         floor ms | measured ÷ floor |\n",
+    );
+    rule(&mut out, 16);
+    let mut seen: Vec<&str> = Vec::new();
+    for run in runs {
+        if seen.contains(&run.variant.as_str()) {
+            continue;
+        }
+        seen.push(&run.variant);
+        let group = Group::of(runs, |other| other.variant == run.variant);
+        let of = |value: fn(&Streamed) -> Option<f64>| cell(group.mean(|run| value(&run.streamed)));
+        let cells = [
+            run.variant.clone(),
+            group.speed(),
+            of(|s| s.ppl),
+            of(|s| s.computed_fraction),
+            of(|s| s.stall_miss_ratio),
+            of(|s| s.demand_miss_ratio),
+            of(|s| s.wasted_ratio),
+            of(|s| s.refinements_per_token),
+            of(|s| s.p50_ms),
+            of(|s| s.p99_ms),
+        ];
+        line(&mut out, cells.into_iter().chain(group.streaming(compute_tok_per_s)));
     }
     out
 }

@@ -13,11 +13,13 @@ const CAPACITY: u32 = 8;
 #[derive(Clone, Debug)]
 enum Op {
     Reserve(Key),
+    ReserveFree(Key),
     Publish(usize),
     PublishUnpinned(usize),
     DropFill(usize),
     Pin(Key),
     Unpin(usize),
+    Evict(Key),
     Visit(u32),
     Used(u32, Option<u64>),
     Budget(u64),
@@ -34,11 +36,13 @@ fn op() -> impl Strategy<Value = Op> {
     let n = any::<prop::sample::Index>().prop_map(|i| i.index(1000));
     prop_oneof![
         20 => any_key().prop_map(Op::Reserve),
+        4 => any_key().prop_map(Op::ReserveFree),
         10 => n.clone().prop_map(Op::Publish),
         5 => n.clone().prop_map(Op::PublishUnpinned),
         3 => n.clone().prop_map(Op::DropFill),
         10 => any_key().prop_map(Op::Pin),
         14 => n.prop_map(Op::Unpin),
+        4 => any_key().prop_map(Op::Evict),
         4 => (0..4u32).prop_map(Op::Visit),
         4 => (0..4u32, prop::option::of(any::<u64>())).prop_map(|(g, mask)| Op::Used(g, mask)),
         2 => (0..=u64::from(CAPACITY) + 1).prop_map(Op::Budget),
@@ -86,6 +90,21 @@ impl Reference {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Reserve(key) => self.reserve(key),
+            Op::ReserveFree(key) if self.occupied() < self.budget => {
+                let is_there =
+                    self.resident.contains(&key) || self.fills.iter().any(|fill| fill.key() == key);
+                let result = self.cache.reserve_free(key);
+                assert_eq!(result.is_err(), is_there, "{key}");
+                if let Ok(mut fill) = result {
+                    write(key, &mut fill);
+                    self.fills.push(fill);
+                }
+            }
+            // None of those in use goes.
+            Op::ReserveFree(key) => {
+                self.cache.reserve_free(key).unwrap_err();
+                self.forget(0);
+            }
             Op::Publish(n) if !self.fills.is_empty() => {
                 let fill = self.fills.swap_remove(n % self.fills.len());
                 self.resident.insert(fill.key());
@@ -115,6 +134,11 @@ impl Reference {
                 let key = pin.key();
                 self.cache.unpin(pin);
                 self.let_go(key);
+            }
+            Op::Evict(key) => {
+                let is_idle = self.resident.contains(&key) && !self.pinned().contains_key(&key);
+                assert_eq!(self.cache.evict(key), is_idle, "{key}");
+                self.forget(usize::from(is_idle));
             }
             Op::Visit(group) => self.cache.visit(group),
             Op::Used(group, None) => self.cache.used(group, Used::All),

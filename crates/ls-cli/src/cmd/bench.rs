@@ -6,9 +6,10 @@ mod rows;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ls_engine::{Engine, Pcg32, PeakRss, State};
+use ls_model::tokenizer::EncodeOptions;
 
 use super::load::load_on;
 use crate::args::{BenchArgs, BenchOutput};
@@ -19,6 +20,9 @@ use crate::streaming::Since;
 use crate::{cmd, interrupt, output};
 use floor::Floor;
 use rows::{Row, Speed};
+
+/// How a text is taken: as it is, with what the model has before one.
+const ENCODE: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
 
 /// Start of the random tokens: every run computes the same ones.
 const SEED: u64 = 1;
@@ -76,18 +80,19 @@ fn measure_model(
     };
     bar.inc(1);
     let mut state = cmd::new_state(&engine, Some(context), smaller)?;
-    let choice = prepared.as_ref().map(|of| of.choice(of.chooser, engine.row_share()));
-    engine.set_choice(&mut state, choice)?;
-    let mut bench = Bench { state, engine: &engine, peak: PeakRss::start() };
+    let computing = args.refine.apply(prepared.as_ref(), &engine, &mut state, args.stream.cache)?;
+    let text = args.file.as_ref().map(|file| text(file, &engine, args)).transpose()?;
+    let mut bench = Bench::new(&engine, state, text);
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {
             continue;
         }
-        let (mut speeds, mut since) = (Vec::new(), Since::now(&engine));
+        let now = || Since::now(&engine, computing.refiner());
+        let (mut speeds, mut since) = (Vec::new(), now());
         let mut counts = bench.state.sparse_counts();
         // The run before the first counts for nothing: it touches weights and buffers.
         for repetition in 0..=args.repetitions {
-            let speed = bench.time(test, n as usize)?;
+            let speed = bench.time(test, n as usize, repetition as usize)?;
             bar.inc(1);
             if interrupt::take() {
                 bar.finish_and_clear();
@@ -96,7 +101,8 @@ fn measure_model(
             if repetition > 0 {
                 speeds.push(speed);
             } else {
-                since = Since::now(&engine);
+                bench.begin();
+                since = now();
                 counts = bench.state.sparse_counts();
             }
         }
@@ -119,7 +125,11 @@ fn measure_model(
                 .as_ref()
                 .filter(|_| test == Test::Decode)
                 .map(|floor| floor.ratio(Speed::of(&speeds).avg_ts)),
-            cache: engine.plan().map(|_| args.stream.cache.name()),
+            policy: computing.policy(),
+            cache: engine.plan().map(|_| computing.cache(args.stream.cache)),
+            ppl: bench.ppl().filter(|_| test == Test::Decode),
+            p50_ms: bench.quantile_ms(0.5),
+            p99_ms: bench.quantile_ms(0.99),
             stream: since.report(&engine, n as usize * speeds.len()),
         });
     }
@@ -147,29 +157,92 @@ struct Bench<'a> {
     engine: &'a Engine,
     state: State,
     peak: PeakRss,
+    /// Tokens to decode, one part in each run.
+    text: Option<Vec<u32>>,
+    /// Of the runs that count.
+    token_ms: Vec<f64>,
+    /// Summed negative log likelihood of the text's tokens, and how many were predicted.
+    nll: (f64, usize),
 }
 
-impl Bench<'_> {
-    /// Tokens per second of one run over `n` random tokens from an empty context.
-    fn time(&mut self, test: Test, n: usize) -> anyhow::Result<f64> {
+/// Tokens of a text for all runs.
+fn text(file: &Path, engine: &Engine, args: &BenchArgs) -> anyhow::Result<Vec<u32>> {
+    let tokens = engine.tokenizer().encode(&cmd::read_text(file)?, ENCODE)?;
+    let needed = (args.repetitions as usize + 1) * args.n_gen as usize;
+    anyhow::ensure!(
+        tokens.len() >= needed,
+        "{} has {} tokens, but the runs take {needed}; use a longer text, or a smaller -n or -r",
+        file.display(),
+        tokens.len()
+    );
+    Ok(tokens)
+}
+
+impl<'a> Bench<'a> {
+    fn new(engine: &'a Engine, state: State, text: Option<Vec<u32>>) -> Self {
+        let (peak, token_ms, nll) = (PeakRss::start(), Vec::new(), (0.0, 0));
+        Self { engine, state, peak, text, token_ms, nll }
+    }
+
+    /// From here on runs count.
+    fn begin(&mut self) {
+        self.token_ms.clear();
+        self.nll = (0.0, 0);
+    }
+
+    /// Perplexity of what was decoded of a text.
+    fn ppl(&self) -> Option<f64> {
+        let (sum, n) = self.nll;
+        (n > 0).then(|| (sum / n as f64).exp())
+    }
+
+    /// The time that such a part of the tokens took at most.
+    fn quantile_ms(&self, part: f64) -> Option<f64> {
+        let mut all = self.token_ms.clone();
+        all.sort_unstable_by(f64::total_cmp);
+        let last = all.len().checked_sub(1)?;
+        Some(all[(part * last as f64).round() as usize])
+    }
+
+    /// Tokens per second of one run over `n` tokens from an empty context.
+    fn time(&mut self, test: Test, n: usize, run: usize) -> anyhow::Result<f64> {
         let mut rng = Pcg32::new(SEED);
         let vocab_size = self.engine.config().vocab_size.max(1) as u64;
         let mut token = || (u64::from(rng.next_u32()) % vocab_size) as u32;
-        let tokens: Vec<u32> = (0..n).map(|_| token()).collect();
+        let mut random = || (0..n).map(|_| token()).collect::<Vec<u32>>();
         self.state.truncate(0);
-        let start = Instant::now();
-        match test {
-            Test::Prompt => {
+        let mut taken = Duration::ZERO;
+        match (test, &self.text) {
+            (Test::Prompt, _) => {
+                let tokens = random();
+                let start = Instant::now();
                 self.engine.prefill(&mut self.state, &tokens)?;
+                taken = start.elapsed();
             }
-            Test::Decode => {
-                for &token in &tokens {
-                    self.engine.decode(&mut self.state, token)?;
+            (Test::Decode, text) => {
+                let part = text.as_ref().map(|text| text[run * n..][..n].to_vec());
+                let tokens = part.unwrap_or_else(random);
+                for (i, &token) in tokens.iter().enumerate() {
+                    let start = Instant::now();
+                    let logits = self.engine.decode(&mut self.state, token)?;
+                    let time = start.elapsed();
+                    taken += time;
+                    self.token_ms.push(time.as_secs_f64() * 1e3);
+                    if let Some(next) = tokens.get(i + 1).filter(|_| self.text.is_some()) {
+                        self.nll.0 -= log_likelihood(logits, *next as usize);
+                        self.nll.1 += 1;
+                    }
                 }
             }
         }
-        let time = start.elapsed();
         self.peak.sample();
-        Ok(n as f64 / time.as_secs_f64())
+        Ok(n as f64 / taken.as_secs_f64())
     }
+}
+
+/// The logarithm of the probability that `logits` give to a token.
+fn log_likelihood(logits: &[f32], token: usize) -> f64 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    f64::from(logits[token] - most) - sum.ln()
 }

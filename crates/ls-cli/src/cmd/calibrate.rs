@@ -71,7 +71,7 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
         resume: args.resume,
         force: args.force,
     };
-    let (start, since) = (Instant::now(), Since::now(&engine));
+    let (start, since) = (Instant::now(), Since::now(&engine, None));
     let mut bar = Bar::new();
     let recorded = record(&engine, &windows, &out, &options, &mut |progress| bar.show(progress));
     bar.0.finish_and_clear();
@@ -140,7 +140,7 @@ fn report(
     recorded: &Recorded,
     path: PathBuf,
     seconds: f64,
-    since: &Since,
+    since: &Since<'_>,
 ) -> Report {
     let info = &recorded.info;
     Report {

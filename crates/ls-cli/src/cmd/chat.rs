@@ -175,7 +175,7 @@ fn answer(
 ) -> anyhow::Result<String> {
     state.truncate(known.keep(tokens));
     let new = &tokens[state.position()..];
-    let since = Since::now(engine);
+    let since = Since::now(engine, None);
     let generation = run::stream(engine, state, new, sampler, &run::options(args, None), true)?;
     known.set(tokens, &generation.tokens, state.position());
     let end = if generation.text.ends_with('\n') { "" } else { "\n" };

@@ -113,7 +113,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let row_share = engine.row_share();
     let choice = |way: &Chooser| Choice::for_every_token(prepared.choice(*way, row_share).chooser);
     let choices: Vec<Choice> = ways.iter().map(choice).collect();
-    let (start, since) = (Instant::now(), Since::now(&engine));
+    let (start, since) = (Instant::now(), Since::now(&engine, None));
     let result = compare(&engine, &mut state, &ways, &choices, &tokens, &options)?;
     let mut is_whole = result.dense.chunks == n_chunks(tokens.len(), &options);
     let agreements = match args.completions && is_whole {
@@ -125,7 +125,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     report.context = n_ctx;
     report.seconds = start.elapsed().as_secs_f64();
     report.threads = engine.threads();
-    report.cache = engine.plan().map(|_| args.stream.cache.name());
+    report.cache = engine.plan().map(|_| args.stream.cache_name());
     report.stream = since.report(&engine, computed);
     print(&report, args.json)?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(interrupt::EXIT_CODE) })

@@ -9,7 +9,7 @@ use ls_model::ModelFile;
 use ls_model::pack::is_pack;
 
 use super::{check_memory, check_path, context, kv_bytes_per_token, pack};
-use crate::args::StreamArgs;
+use crate::args::{CachePolicy, StreamArgs};
 use crate::size::Budget;
 use crate::{disk, folder, output};
 
@@ -52,7 +52,7 @@ pub fn load_on(
         budget,
         reserve,
         stream: StreamOptions {
-            cache: stream.cache.kind(),
+            cache: stream.cache.unwrap_or(CachePolicy::Lru).kind(),
             prefetch: if stream.no_prefetch { Prefetch::Off } else { Prefetch::On },
             backend,
             depth,

@@ -66,7 +66,7 @@ fn exact(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let mut state = cmd::new_state(&engine, context, smaller)?;
 
     let bar = output::progress("windows", n_chunks(tokens.len(), &options) as u64);
-    let (start, since) = (Instant::now(), Since::now(&engine));
+    let (start, since) = (Instant::now(), Since::now(&engine, None));
     let estimate = perplexity(&engine, &mut state, &tokens, &options, &mut |estimate| {
         bar.set_position(estimate.chunks as u64);
         bar.set_message(format!("ppl {:.4}", estimate.ppl));
@@ -83,7 +83,7 @@ fn exact(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         device: DeviceReport::of(&engine),
         mode: cmd::MODE,
         keep: cmd::KEEP,
-        cache: engine.plan().map(|_| args.stream.cache.name()),
+        cache: engine.plan().map(|_| args.stream.cache_name()),
         stream: since.report(&engine, computed),
     };
     print(&report, args.json)?;

@@ -50,6 +50,7 @@ struct Report<'a> {
     keep: f64,
     /// Of the MLPs' bytes, for the tokens that were generated; only in sparse mode.
     computed_fraction: Option<f64>,
+    policy: Option<String>,
     cache: Option<&'static str>,
     #[serde(flatten)]
     stream: StreamReport,
@@ -70,8 +71,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let engine = load_on(device, reserve, &args.model, context, threads, &args.stream, SMALLER)?;
     let watch = Watch::new(&engine);
     let mut state = cmd::new_state(&engine, context, SMALLER)?;
-    let choice = prepared.as_ref().map(|of| of.choice(of.chooser, engine.row_share()));
-    engine.set_choice(&mut state, choice)?;
+    let computing = args.refine.apply(prepared.as_ref(), &engine, &mut state, args.stream.cache)?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
     if args.verbose {
         describe(&engine, &state, load_ms);
@@ -81,7 +81,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let prompt_ids = encode(args, &engine, &prompt)?;
     let options = options(args, Some(DEFAULT_MAX_TOKENS));
-    let since = Since::now(&engine);
+    let since = Since::now(&engine, computing.refiner());
     let generation = stream(&engine, &mut state, &prompt_ids, &mut sampler, &options, !args.json)?;
     watch.look();
     if args.json {
@@ -104,7 +104,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             mode: if prepared.is_some() { "sparse" } else { cmd::MODE },
             keep: prepared.as_ref().map_or(cmd::KEEP, |of| of.keep),
             computed_fraction: state.sparse_counts().map(|counts| counts.computed_fraction()),
-            cache: engine.plan().map(|_| args.stream.cache.name()),
+            policy: computing.policy(),
+            cache: engine.plan().map(|_| computing.cache(args.stream.cache)),
             stream: since.report(&engine, prompt_ids.len() + metrics.decode_steps),
         })?;
     } else if !generation.text.ends_with('\n') {
@@ -265,7 +266,7 @@ pub fn report(generation: &Generation, seed: u64) {
 }
 
 /// Says on standard error what was streamed, if anything could be.
-pub fn report_stream(engine: &Engine, since: &Since, n_prompt: usize, generation: &Generation) {
+pub fn report_stream(engine: &Engine, since: &Since<'_>, n_prompt: usize, generation: &Generation) {
     if engine.plan().is_some() {
         cmd::note_stream(&since.report(engine, n_prompt + generation.metrics.decode_steps));
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ls_cpu::{Cpu, Masks};
-use ls_hash::{FeatureKind, LookupPart, LookupState, Mask, Selector};
+use ls_hash::{FeatureKind, LookupPart, LookupPredictor, LookupState, Mask, Selector};
 use parking_lot::Mutex;
 
 use super::{KeepPlan, Predictors};
@@ -56,24 +56,67 @@ struct PredictedOf {
     scratch: Vec<Mutex<Scratch>>,
 }
 
-/// What one prediction is made in.
+/// The memory of predictions, one after the other.
 #[derive(Debug)]
-struct Scratch {
+pub(crate) struct Scorer {
     /// By shape of predictor: layers of one shape share it.
     states: Vec<LookupState>,
-    selector: Selector,
-    mask: Mask,
 }
 
-impl Scratch {
-    fn new(predictors: &Predictors) -> Self {
+impl Scorer {
+    /// For these predictors.
+    pub fn new(predictors: &Predictors) -> Self {
         let mut states: Vec<LookupState> = Vec::new();
         for layer in predictors.layers() {
             if !states.iter().any(|state| state.shape() == layer.predictor.shape()) {
                 states.push(layer.predictor.state());
             }
         }
-        Self { states, selector: Selector::default(), mask: Mask::new() }
+        Self { states }
+    }
+
+    /// The memory for `predictor`, one of those it was made for.
+    fn state(&mut self, predictor: &LookupPredictor) -> &mut LookupState {
+        let state = self.states.iter_mut().find(|state| state.shape() == predictor.shape());
+        state.expect("made for each shape")
+    }
+
+    /// Scores of all neurons for one token's features, on all threads.
+    pub fn score(
+        &mut self,
+        cpu: &Cpu,
+        predictor: &LookupPredictor,
+        x: &[f32],
+        kind: FeatureKind,
+    ) -> &[f32] {
+        let state = self.state(predictor);
+        predictor.prepare(state, x, kind);
+        let n = cpu.pool().threads().min(MAX_PARTS);
+        let parts = [const { Mutex::new(None::<LookupPart<'_>>) }; MAX_PARTS];
+        for (place, part) in parts.iter().zip(predictor.parts(state, n)) {
+            *place.lock() = Some(part);
+        }
+        cpu.pool().run(n, &|i| {
+            if let Some(part) = parts[i].lock().take() {
+                part.score();
+            }
+        });
+        self.state(predictor).scores()
+    }
+}
+
+/// What one prediction is made in.
+#[derive(Debug)]
+struct Scratch {
+    scorer: Scorer,
+    selector: Selector,
+    mask: Mask,
+}
+
+impl Scratch {
+    fn new(predictors: &Predictors) -> Self {
+        let (selector, mask) = (Selector::default(), Mask::new());
+        Self { scorer: Scorer::new(predictors), selector, mask }
     }
 
     /// Marks the highest scores; the importance that a chosen neuron must have for its column.
@@ -101,21 +144,9 @@ impl PredictedOf {
     /// One token, on all threads.
     fn one(&mut self, cpu: &Cpu, layer: usize, x: &[f32], masks: &mut Masks) {
         let (of, plan) = (&self.by.predictors.layers()[layer], self.by.plan[layer]);
-        let Scratch { states, selector, mask } = self.scratch[0].get_mut();
-        let predictor = &of.predictor;
-        let state = states.iter_mut().find(|state| state.shape() == predictor.shape());
-        let state = state.expect("made for each shape");
-        predictor.prepare(state, x, FeatureKind::Exact);
-        let n = cpu.pool().threads().min(MAX_PARTS);
-        let parts = [const { Mutex::new(None::<LookupPart<'_>>) }; MAX_PARTS];
-        for (place, part) in parts.iter().zip(predictor.parts(state, n)) {
-            *place.lock() = Some(part);
-        }
-        cpu.pool().run(n, &|i| {
-            if let Some(part) = parts[i].lock().take() {
-                part.score();
-            }
-        });
+        let Scratch { scorer, selector, mask } = self.scratch[0].get_mut();
+        scorer.score(cpu, &of.predictor, x, FeatureKind::Exact);
+        let state = scorer.state(&of.predictor);
         let least = Scratch::select(state, selector, mask, plan, masks.words_mut(0));
         masks.set_least(0, least);
     }
@@ -127,9 +158,8 @@ impl PredictedOf {
         let out = Mutex::new(masks);
         cpu.pool().run(self.scratch.len(), &|thread| {
             let mut scratch = self.scratch[thread].lock();
-            let Scratch { states, selector, mask } = &mut *scratch;
-            let state = states.iter_mut().find(|state| state.shape() == of.predictor.shape());
-            let state = state.expect("made for each shape");
+            let Scratch { scorer, selector, mask } = &mut *scratch;
+            let state = scorer.state(&of.predictor);
             let mut words = vec![0; of.norms.len().div_ceil(64)];
             for t in (thread..n).step_by(self.scratch.len()) {
                 of.predictor.set(state, &x[t * d..][..d], FeatureKind::Exact);

@@ -1,5 +1,7 @@
 //! How much of the MLPs was computed.
 
+use ls_cpu::Touched;
+use ls_model::pack::LayerLayout;
 use serde::Serialize;
 
 /// What the sparse passes of a sequence computed, over layers and tokens. Dense prompts do not count.
@@ -23,6 +25,22 @@ pub struct SparseCounts {
 }
 
 impl SparseCounts {
+    /// Counts a layer of `n` tokens.
+    pub(crate) fn add_all(&mut self, layout: &LayerLayout, n: usize) {
+        self.neurons_all += (n * layout.d_ff) as u64;
+        self.chunks_all += n as u64 * u64::from(layout.n_chunks);
+        self.bytes_all += (n * layout.d_ff * layout.neuron_bytes()) as u64;
+    }
+
+    /// Counts what was computed of it.
+    pub(crate) fn add(&mut self, layout: &LayerLayout, touched: Touched) {
+        let (neuron, column) = (layout.neuron_bytes() as u64, layout.column_bytes() as u64);
+        self.neurons += touched.neurons as u64;
+        self.chunks += touched.chunks as u64;
+        self.columns += touched.columns as u64;
+        self.bytes += touched.neurons as u64 * (neuron - column) + touched.columns as u64 * column;
+    }
+
     /// The fraction of the MLPs' bytes that was computed with; of nothing, 1. Without columns left out it
     /// is the fraction of neurons.
     pub fn computed_fraction(&self) -> f64 {

@@ -27,6 +27,13 @@ pub(crate) enum Phase {
     Decode,
 }
 
+impl Prompts {
+    /// Whether neurons are chosen in such a pass.
+    pub(crate) fn chooses_in(self, phase: Phase) -> bool {
+        phase == Phase::Decode || self == Self::Sparse
+    }
+}
+
 impl Sparse {
     /// For layers with so many neurons at most, and batches of up to `batch` tokens. `norms` are those
     /// of the down columns, if the choice needs importance.
@@ -52,7 +59,7 @@ impl Sparse {
 
     /// Whether it chooses in such a pass.
     pub fn applies_to(&self, phase: Phase) -> bool {
-        phase == Phase::Decode || self.prompts == Prompts::Sparse
+        self.prompts.chooses_in(phase)
     }
 
     /// Marks the neurons of the tokens `at`.
@@ -71,14 +78,7 @@ impl Sparse {
 
     /// Counts a layer of `n` tokens.
     pub fn count(&mut self, layout: &LayerLayout, n: usize, touched: Touched) {
-        self.counts.neurons += touched.neurons as u64;
-        self.counts.chunks += touched.chunks as u64;
-        self.counts.neurons_all += (n * layout.d_ff) as u64;
-        self.counts.chunks_all += n as u64 * u64::from(layout.n_chunks);
-        let (neuron, column) = (layout.neuron_bytes() as u64, layout.column_bytes() as u64);
-        self.counts.columns += touched.columns as u64;
-        self.counts.bytes +=
-            touched.neurons as u64 * (neuron - column) + touched.columns as u64 * column;
-        self.counts.bytes_all += (n * layout.d_ff) as u64 * neuron;
+        self.counts.add_all(layout, n);
+        self.counts.add(layout, touched);
     }
 }

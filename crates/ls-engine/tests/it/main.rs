@@ -10,6 +10,7 @@ mod gpu;
 mod layerwise;
 mod predict;
 mod real;
+mod refine;
 mod sparse;
 mod streaming;
 mod trace;

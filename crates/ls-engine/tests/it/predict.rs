@@ -19,7 +19,7 @@ const TEXT: &str = "The borrow checker makes sure that references are valid. A r
     Ownership is a set of rules that govern how a program manages memory. Some languages have \
     garbage collection that looks for memory that is no longer used as the program runs. ";
 
-fn text(engine: &Engine) -> Vec<u32> {
+pub fn text(engine: &Engine) -> Vec<u32> {
     engine.tokenizer().encode(&TEXT.repeat(24), EncodeOptions::PROMPT).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn traced(engine: &Engine, dir: &Path) -> Trace {
     Trace::open(&out).unwrap()
 }
 
-fn trained(engine: &Engine, dir: &Path) -> (PathBuf, Predictors) {
+pub fn trained(engine: &Engine, dir: &Path) -> (PathBuf, Predictors) {
     let (mut trace, out) = (traced(engine, dir), dir.join("t.lspred"));
     let mut state = engine.new_state().unwrap();
     let go_on = &mut |_: &_| ControlFlow::Continue(());

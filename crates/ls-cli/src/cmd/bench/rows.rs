@@ -59,8 +59,15 @@ pub struct Row {
     pub read_gb_per_s: Option<f64>,
     /// Time of a token ÷ time of such a read; for decoding only.
     pub floor_ratio: Option<f64>,
+    /// When layers are ranked, if sparse tokens are streamed.
+    pub policy: Option<String>,
     /// Which chunks stay in memory, under a budget.
     pub cache: Option<&'static str>,
+    /// Perplexity of the text that was decoded.
+    pub ppl: Option<f64>,
+    /// Milliseconds of a token: what half of them do not exceed, and what 99 % do not.
+    pub p50_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
     /// The budget and what was read.
     #[serde(flatten)]
     pub stream: StreamReport,
@@ -108,19 +115,29 @@ fn markdown(rows: &[Row]) -> String {
 
 /// What matters under a budget.
 fn streamed_markdown(rows: &[Row]) -> String {
-    let titles =
-        ["model", "budget", "cache", "test", "t/s", "MB/token", "stall ms/token", "disk MB/s"];
+    let titles = [
+        "model",
+        "budget",
+        "policy",
+        "cache",
+        "test",
+        "t/s",
+        "MB/token",
+        "stall ms/token",
+        "disk MB/s",
+    ];
     let mut out = format!("| {} |\n", titles.join(" | "));
-    out += "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n";
+    out += "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |\n";
     for row in rows {
         let number = |value: Option<f64>, scale: f64, decimals: usize| {
             value.map_or("-".into(), |value| format!("{:.decimals$}", value * scale))
         };
         let Speed { avg_ts, stddev_ts } = row.speed;
         out += &format!(
-            "| {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {avg_ts:.2} ± {stddev_ts:.2} | {} | {} | {} |\n",
             row.model.replace('|', "\\|"),
             row.stream.budget_bytes.map_or("-".into(), output::bytes),
+            row.policy.as_deref().unwrap_or("-"),
             row.cache.unwrap_or("-"),
             row.test,
             number(row.stream.bytes_per_token, 1e-6, 1),
@@ -176,7 +193,11 @@ mod tests {
             peak_rss_bytes: Some(1 << 20),
             read_gb_per_s: Some(12.3456),
             floor_ratio: Some(2.0),
+            policy: None,
             cache: None,
+            ppl: None,
+            p50_ms: None,
+            p99_ms: None,
             stream: StreamReport::default(),
         };
         let prompt = Row { test: "pp512".into(), floor_ratio: None, ..decode.clone() };

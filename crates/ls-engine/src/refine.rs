@@ -1,0 +1,275 @@
+//! Speculate and refine: sparse tokens under a budget.
+//!
+//! A [`Refiner`] joins predictors, reads, cache and kernels under a [`Controller`], which decides what is
+//! ranked, read, computed and kept. When a token enters the MLP of layer n, layer n + 1 is ranked from
+//! the residual stream, and the best of its chunks that are not in memory are read while layer n is
+//! computed in stages, the best first. After some stages layer n + 1 is ranked again, from the residual and
+//! what the stages added; and once more from its true input when it is entered.
+//!
+//! Chunks are what is ranked, read and kept; of the chunks that are there only the neurons that a
+//! prediction finds important are computed. [`RefineOptions::reach`] says how many more chunks than neurons
+//! are chosen.
+//!
+//! What is computed depends on what was read in time, if [`RefineOptions::late_share`] lets late chunks
+//! go; and the order of sums always does. So logits are not the same to the bit from run to run.
+
+mod pass;
+mod rank;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use ls_cache::Key;
+use ls_cpu::Masks;
+use ls_hash::{Mask, Selector};
+use ls_sched::{Chunk, Controller, Curve, Layer, Layout, Table};
+pub use ls_sched::{Keep as Retain, Policy, Stats};
+use parking_lot::Mutex;
+
+use crate::chunks::ChunkSource;
+use crate::needs::frame_bytes;
+use crate::predict::{KeepPlan, Predictors, Scorer};
+use crate::sparse::{ChoiceError, Prompts};
+use crate::stream::{Landing, ReadFailure, Streamer};
+use crate::{Engine, EngineError, SparseCounts};
+
+/// Reads that are submitted at a time for each that the device has in flight.
+const QUEUED: u32 = 2;
+/// The share of the frames that chunks on their way may have, one part in so many.
+const TRANSIT_SHARE: u64 = 4;
+
+/// How sparse tokens are streamed.
+#[derive(Clone, Debug)]
+pub struct RefineOptions {
+    /// When layers are ranked.
+    pub policy: Policy,
+    /// What the cache keeps.
+    pub retain: Retain,
+    /// Chunks that are chosen, as a multiple of the share of neurons that are computed; at least 1.
+    pub reach: f64,
+    /// How much the price of reading counts in choosing chunks; see
+    /// [`price`](ls_sched::Config::price).
+    pub price: f32,
+    /// Stages of a layer.
+    pub stages: u32,
+    /// Layers that reads are ahead.
+    pub ahead: u32,
+    /// Whether a layer is ranked once more from its true input.
+    pub correct: bool,
+    /// The share of a layer's predicted importance that may be given up because it comes too late.
+    pub late_share: f32,
+    /// The same, because it cannot be read. Beyond it a read that fails ends the token.
+    pub lost_share: f32,
+    /// Nanoseconds that a layer waits before late chunks may be given up.
+    pub late_ns: u64,
+    /// What a read costs; `None`: what the engine knows of it, or else as on a usual SSD.
+    pub curve: Option<ls_io::Curve>,
+}
+
+impl Default for RefineOptions {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Refine,
+            retain: Retain::Priority,
+            reach: 1.2,
+            price: 1.0,
+            stages: 8,
+            ahead: 1,
+            correct: true,
+            late_share: 0.0,
+            lost_share: 0.0,
+            late_ns: 500_000,
+            curve: None,
+        }
+    }
+}
+
+/// Streams and computes sparse tokens of one engine, for any number of its sequences, one at a time.
+#[derive(Debug)]
+pub struct Refiner {
+    /// Tells refiners of one engine apart.
+    id: u64,
+    predictors: Arc<Predictors>,
+    plan: Vec<KeepPlan>,
+    inner: Mutex<Inner>,
+}
+
+/// A sequence's share of a refiner.
+#[derive(Debug)]
+pub(crate) struct Refined {
+    pub refiner: Arc<Refiner>,
+    pub prompts: Prompts,
+    pub counts: SparseCounts,
+}
+
+/// All that changes.
+#[derive(Debug)]
+struct Inner {
+    controller: Controller,
+    epoch: Instant,
+    /// That of the streamer when both last agreed on what is in memory; 0: never.
+    generation: u64,
+    budget: u64,
+    /// Chunks that are being read.
+    reading: Vec<Chunk>,
+    landing: Landing,
+    /// The last read that failed.
+    failure: Option<ReadFailure>,
+    scorer: Scorer,
+    /// Scores of each layer's neurons when it was last ranked; empty before.
+    neurons: Vec<Vec<f32>>,
+    /// Scores of a layer's chunks.
+    chunks: Vec<f32>,
+    /// Features, `[d_model]`, and what a norm makes of the output so far.
+    feature: Vec<f32>,
+    delta: Vec<f32>,
+    /// What stages of the layer took, and whether the mask is older than its ranking.
+    taken: Vec<u16>,
+    is_ranked: bool,
+    masks: Masks,
+    reachable: Vec<f32>,
+    selector: Selector,
+    selected: Mask,
+    stage: Vec<u16>,
+    /// Outputs of a stage's parts, `[parts, d_model]`.
+    partial: Vec<f32>,
+    solver: Option<JoinHandle<Option<Table>>>,
+    /// Stats that were reported to the streamer.
+    reported: Stats,
+}
+
+impl Refiner {
+    /// For the pack of `engine`, of each of whose layers `plan` says how much is computed
+    /// ([`Predictors::plan`]).
+    ///
+    /// # Errors
+    ///
+    /// If the engine streams nothing, the predictors or the plan are of another model, or an option
+    /// makes no sense.
+    pub fn new(
+        engine: &Engine,
+        predictors: Arc<Predictors>,
+        plan: Vec<KeepPlan>,
+        options: &RefineOptions,
+    ) -> Result<Arc<Self>, EngineError> {
+        let streamer = engine.chunks().and_then(ChunkSource::streamer);
+        let streamer = streamer.ok_or(EngineError::NoBudget)?;
+        check(streamer, &predictors, &plan)?;
+        let budget = cache_bytes(streamer);
+        let controller = controller(streamer, &plan, options, budget)?;
+        let d_model = engine.config().d_model;
+        let n_chunks = streamer.layers().iter().map(|l| l.n_chunks as usize).max().unwrap_or(0);
+        let d_ff = streamer.layers().iter().map(|layer| layer.d_ff).max().unwrap_or(0);
+        let inner = Inner {
+            controller,
+            epoch: Instant::now(),
+            generation: 0,
+            budget,
+            reading: Vec::new(),
+            landing: Landing::new(),
+            failure: None,
+            scorer: Scorer::new(&predictors),
+            neurons: vec![Vec::new(); streamer.layers().len()],
+            chunks: Vec::with_capacity(n_chunks),
+            feature: vec![0.0; d_model],
+            delta: vec![0.0; d_model],
+            taken: Vec::with_capacity(n_chunks),
+            is_ranked: false,
+            masks: Masks::new(1, d_ff),
+            reachable: Vec::with_capacity(d_ff),
+            selector: Selector::default(),
+            selected: Mask::new(),
+            stage: Vec::with_capacity(n_chunks),
+            partial: vec![0.0; pass::PARTS * engine.threads() * d_model],
+            solver: None,
+            reported: Stats::default(),
+        };
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Self { id, predictors, plan, inner: Mutex::new(inner) }))
+    }
+
+    /// What was decided so far, and what came of it. Waits for the token that is under way.
+    pub fn stats(&self) -> Stats {
+        *self.inner.lock().controller.stats()
+    }
+
+    /// Bytes that a refiner of so many layers and neurons takes at most, beside its predictors.
+    pub fn bytes(n_layers: usize, d_ff: usize) -> u64 {
+        // Scores of all neurons, at most as many chunks, and what a layer is chosen in.
+        (n_layers * d_ff * 12 + d_ff * 64 + (1 << 19)) as u64
+    }
+}
+
+/// Bytes that the cache may have now.
+fn cache_bytes(streamer: &Streamer) -> u64 {
+    let stats = streamer.cache().stats();
+    stats.budget_frames * streamer.cache().frame_bytes() as u64
+}
+
+fn check(
+    streamer: &Streamer,
+    predictors: &Predictors,
+    plan: &[KeepPlan],
+) -> Result<(), ChoiceError> {
+    let expected = streamer.layers().len();
+    for found in [predictors.layers().len(), plan.len()] {
+        if found != expected {
+            return Err(ChoiceError::Layers { found, expected });
+        }
+    }
+    let all = streamer.layers().iter().zip(predictors.layers()).zip(plan).enumerate();
+    for (layer, ((layout, of), plan)) in all {
+        let (found, expected) = (of.norms.len(), layout.d_ff);
+        if found != expected {
+            return Err(ChoiceError::Neurons { layer, found, expected });
+        }
+        if !(0.0..=1.0).contains(&plan.rows) {
+            return Err(ChoiceError::Fraction { layer, value: plan.rows });
+        }
+    }
+    Ok(())
+}
+
+fn controller(
+    streamer: &Streamer,
+    plan: &[KeepPlan],
+    options: &RefineOptions,
+    budget: u64,
+) -> Result<Controller, EngineError> {
+    let frame = frame_bytes(streamer.layers()) as u32;
+    let layer = |(layout, plan): (&ls_model::pack::LayerLayout, &KeepPlan)| {
+        let share = (plan.rows * options.reach.max(1.0)).min(1.0);
+        let n_keep = (share * f64::from(layout.n_chunks)).ceil() as u32;
+        Layer {
+            n_chunks: layout.n_chunks,
+            n_keep: n_keep.clamp(1, layout.n_chunks),
+            segment_chunks: layout.segment_chunks,
+            chunk_bytes: layout.record_bytes as u32,
+        }
+    };
+    let layers = streamer.layers().iter().zip(plan).map(layer).collect();
+    // A usual SSD: reads of 64 KiB reach two thirds of its rate.
+    let (depth, curve) = streamer.device();
+    let curve = options.curve.or(curve).unwrap_or(ls_io::Curve { fixed_us: 15.0, us_per_kib: 0.4 });
+    let curve = Curve::line(curve.fixed_us * 1000.0, curve.us_per_kib * 1000.0);
+    let mut config = ls_sched::Config::new(ls_sched::Mode::Sparse, options.policy, budget, curve);
+    config.keep = options.retain;
+    config.price = options.price;
+    config.stages = options.stages;
+    config.ahead = options.ahead.min(streamer.layers().len() as u32 - 1);
+    config.correct = options.correct;
+    config.fidelity.late_share = options.late_share;
+    config.fidelity.lost_share = options.lost_share;
+    config.late_ns = options.late_ns;
+    config.max_reads = QUEUED * depth as u32;
+    let frames = budget / u64::from(frame);
+    config.transit_frames = config.transit_frames.min((frames / TRANSIT_SHARE) as u32).max(1);
+    Ok(Controller::new(Layout { frame_bytes: frame, layers }, config)?)
+}
+
+fn key(chunk: Chunk) -> Key {
+    Key { group: chunk.layer, index: chunk.index }
+}
