@@ -124,7 +124,10 @@ impl Plan {
         let frame = self.frame_bytes;
         let n_chunks = self.chunk_bytes / frame;
         let passing = self.transit_frames.max(min_frames).min(n_chunks);
-        let spare = (self.budget_bytes - self.planned_bytes()) / frame;
+        // Where the cache has less than all chunks, more would have been too much for it.
+        let is_whole = self.cache_bytes >= self.chunk_bytes;
+        let left = if is_whole { self.budget_bytes - self.planned_bytes() } else { 0 };
+        let spare = left / frame;
         let held = (self.cache_bytes / frame + spare).saturating_sub(passing).min(n_chunks);
         self.gpu_bytes = held * frame;
         self.cache_bytes = passing * frame;

@@ -29,7 +29,7 @@
 //! - Weights stay in the mapped file, or under a budget in memory that is read past the page cache; no
 //!   dequantised copy of a matrix exists.
 //! - Every neuron is computed, unless a state is given a [`Choice`]: see [`sparse`].
-//! - [`Engine::decode`] allocates nothing, unless weights are streamed.
+//! - [`Engine::decode`] allocates nothing, unless weights are streamed or a GPU computes.
 //! - A pack gives the same bits whatever the budget, the cache, the reads or the number of threads,
 //!   unless a GPU computes its MLPs ([`Device`]): then bits depend on the GPU and on what it holds.
 //! - A call that is refused leaves the state as it was.

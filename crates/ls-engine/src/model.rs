@@ -434,7 +434,7 @@ impl Engine {
     }
 
     /// Appends one token and returns the logits after it, `[vocab_size]`. Allocates nothing, unless
-    /// weights are streamed.
+    /// weights are streamed or a GPU computes.
     ///
     /// # Errors
     ///
