@@ -35,6 +35,7 @@ mod choose;
 mod error;
 mod file;
 mod measure;
+mod traced;
 mod train;
 
 use std::path::Path;
@@ -48,6 +49,7 @@ pub use allocate::KeepPlan;
 pub use choose::Predicted;
 pub use error::PredictError;
 pub use file::PredictorWriter;
+pub use traced::{STAGES, TracedLayer, TracedMlp};
 pub use train::{TrainError, TrainOptions, TrainProgress, TrainStage, Trained, train};
 
 /// Fractions kept, at which a predictor is measured: 0, 1/20, …, 1.
