@@ -48,7 +48,7 @@ use ls_model::ModelFile;
 pub use allocate::KeepPlan;
 pub use choose::Predicted;
 pub use error::PredictError;
-pub use file::PredictorWriter;
+pub use file::{Contents, PredictorWriter, decode};
 pub use traced::{STAGES, TracedLayer, TracedMlp};
 pub use train::{TrainError, TrainOptions, TrainProgress, TrainStage, Trained, train};
 

@@ -64,7 +64,9 @@ impl Weights {
     /// `silu(gate · x) · (up · x)`, `[rows, d_ff]`.
     fn activations(&self, x: ArrayView2<'_, f32>) -> Array2<f32> {
         let mut gate = x.dot(&self.gate.t());
-        Zip::from(&mut gate).and(&x.dot(&self.up.t())).for_each(|g, u| *g *= u / (1.0 + (-*g).exp()));
+        Zip::from(&mut gate)
+            .and(&x.dot(&self.up.t()))
+            .for_each(|g, u| *g *= u / (1.0 + (-*g).exp()));
         gate
     }
 
@@ -114,7 +116,8 @@ impl TracedMlp {
         let d = self.residual.ncols();
         let weight = &engine.weights().layers[layer].ffn_norm;
         let (isa, eps) = (engine.cpu().isa(), engine.config().norm_eps);
-        for (x, out) in self.residual.slice(s![rows, ..]).rows().into_iter().zip(out.chunks_mut(d)) {
+        for (x, out) in self.residual.slice(s![rows, ..]).rows().into_iter().zip(out.chunks_mut(d))
+        {
             rms_norm(isa, x.to_slice().expect("rows in memory"), weight, eps, out);
         }
     }
@@ -213,7 +216,10 @@ fn keep_best(
         }
         predictor.set(&mut state, x.to_slice().expect("rows in memory"), FeatureKind::Exact);
         selector.top_k(state.scores(), k, &mut mask);
-        values.iter_mut().zip(mask.iter()).for_each(|(value, kept)| *value *= f32::from(u8::from(*kept)));
+        values
+            .iter_mut()
+            .zip(mask.iter())
+            .for_each(|(value, kept)| *value *= f32::from(u8::from(*kept)));
     }
 }
 

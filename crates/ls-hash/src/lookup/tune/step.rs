@@ -115,8 +115,7 @@ fn scale_rows(of: &mut Array2<f32>, by: &Array1<f32>) {
 /// The product of each row of `a` with that of `b`.
 fn dots_of_rows(a: &Array2<f32>, b: &Array2<f32>) -> Array1<f32> {
     let rows: Vec<_> = a.rows().into_iter().zip(b.rows()).collect();
-    let dots: Vec<f32> =
-        rows.into_par_iter().with_min_len(ROWS).map(|(a, b)| a.dot(&b)).collect();
+    let dots: Vec<f32> = rows.into_par_iter().with_min_len(ROWS).map(|(a, b)| a.dot(&b)).collect();
     Array1::from_vec(dots)
 }
 
