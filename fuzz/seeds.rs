@@ -6,9 +6,10 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use ls_engine::predict::{KEEPS, LayerPredictor, PredictorInfo, PredictorWriter, SPREAD};
 use ls_engine::trace::{RecordOptions, record};
 use ls_engine::{Engine, LoadOptions};
-use ls_hash::{Form, Norm, Predictor, Shape, WeightType};
+use ls_hash::{Form, LookupPredictor, LookupShape, Norm, Predictor, Shape, WeightType};
 use ls_model::gguf::write::Writer;
 use ls_model::pack::{ColumnType, Columns, PackOptions, write};
 use ls_model::{ModelFile, TensorType};
@@ -21,7 +22,7 @@ const VOCAB: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-    for name in ["gguf", "hash_predictor", "pack", "safetensors_header", "sched", "trace"] {
+    for name in ["gguf", "hash_predictor", "pack", "predictors", "safetensors_header", "sched", "trace"] {
         fs::create_dir_all(root.join(name))?;
     }
     for arch in ["llama", "qwen2", "qwen3", "gemma3"] {
@@ -41,6 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     packed(&root.join("gguf/llama.gguf"), &path, &[order])?;
     quantised()?.write(&root.join("gguf/quantised.gguf"))?;
     predictors(&root.join("hash_predictor"))?;
+    file_of_predictors(&root.join("predictors/unfinished"))?;
     let table = ls_sched::solve(&ls_sched::Profile::new(2, 3))?;
     fs::write(root.join("sched/table"), table.to_bytes())?;
     let (n_tokens, n_layers, n_chunks, stages) = (2, 2, 9, 2);
@@ -69,6 +71,25 @@ fn predictors(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     for (name, shape) in shapes {
         fs::write(folder.join(name), Predictor::random(shape, 1)?.to_bytes())?;
     }
+    Ok(())
+}
+
+/// What an interrupted training leaves: a header and two layers.
+fn file_of_predictors(out: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let info = PredictorInfo { pack: 1, text: 2, d_model: 32, n_layers: 3 };
+    let mut writer = PredictorWriter::create(out, &info)?;
+    for n_kinds in [1, 3] {
+        let shape = LookupShape::within(32, 9, 2000, n_kinds)?;
+        writer.layer(&LayerPredictor {
+            predictor: LookupPredictor::random(shape, 1)?,
+            norms: vec![1.0; 9].into(),
+            weight: 0.5,
+            missed: [0.25; KEEPS],
+            spread: [[1.0; SPREAD]; KEEPS],
+        })?;
+    }
+    drop(writer);
+    fs::rename(out.with_extension("part"), out)?;
     Ok(())
 }
 

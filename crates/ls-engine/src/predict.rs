@@ -35,6 +35,7 @@ mod choose;
 mod error;
 mod file;
 mod measure;
+mod traced;
 mod train;
 
 use std::path::Path;
@@ -48,7 +49,8 @@ pub use allocate::KeepPlan;
 pub use choose::Predicted;
 pub(crate) use choose::Scorer;
 pub use error::PredictError;
-pub use file::PredictorWriter;
+pub use file::{Contents, PredictorWriter, decode};
+pub use traced::{STAGES, TracedLayer, TracedMlp};
 pub use train::{TrainError, TrainOptions, TrainProgress, TrainStage, Trained, train};
 
 /// Fractions kept, at which a predictor is measured: 0, 1/20, …, 1.

@@ -13,6 +13,8 @@ use ls_hash::{
 
 const N_INPUTS: usize = 4096;
 const N_OUTPUTS: usize = 14336;
+/// Of features that look-up predictors know: what the engine trains.
+const KINDS: usize = 3;
 
 #[derive(Clone)]
 struct Case {
@@ -84,7 +86,7 @@ impl fmt::Display for LookupCase {
 
 impl LookupCase {
     fn predictor(self) -> LookupPredictor {
-        let shape = LookupShape::within(N_INPUTS, N_OUTPUTS, self.bytes, 1).expect("enough");
+        let shape = LookupShape::within(N_INPUTS, N_OUTPUTS, self.bytes, KINDS).expect("enough");
         LookupPredictor::random(shape, 1).expect("a valid shape").with_isa(self.isa)
     }
 
@@ -166,8 +168,18 @@ fn multiply_best(rows: &[u16], x: &[f32], out: &mut [f32]) {
     multiply(rows, x, out);
 }
 
-#[divan::bench(args = [128, 512])]
-fn low_rank_16_bit(bencher: Bencher<'_, '_>, rank: usize) {
+#[derive(Clone, Copy)]
+struct Rank(usize);
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mb = (2 * self.0 * (N_INPUTS + N_OUTPUTS)) as f64 / 1e6;
+        write!(f, "rank {} {mb:.2} MB", self.0)
+    }
+}
+
+#[divan::bench(args = [Rank(128), Rank(512)])]
+fn low_rank_16_bit(bencher: Bencher<'_, '_>, Rank(rank): Rank) {
     let inner = vec![0x3c00; rank * N_INPUTS];
     let outer = vec![0x3c00; N_OUTPUTS * rank];
     let x = features();

@@ -148,8 +148,8 @@ impl PredictorWriter {
     }
 }
 
-/// What a file holds; of one that is not finished, the layers so far and no costs.
-pub(super) type Contents = (PredictorInfo, Vec<LayerPredictor>, Option<Vec<Cost>>);
+/// What a file of predictors holds; of one that is not finished, the layers so far and no costs.
+pub type Contents = (PredictorInfo, Vec<LayerPredictor>, Option<Vec<Cost>>);
 
 pub(super) fn read(path: &Path) -> Result<Contents, PredictError> {
     decode(path, &fs::read(path).map_err(failed(path))?)
@@ -178,7 +178,13 @@ impl<'a> Bytes<'a> {
     }
 }
 
-pub(super) fn decode(path: &Path, bytes: &[u8]) -> Result<Contents, PredictError> {
+/// What `bytes` hold, which errors call those of the file at `path`. Whether they fit a pack is not looked
+/// at, as [`Predictors::open`](super::Predictors::open) does.
+///
+/// # Errors
+///
+/// If they are damaged, or not those of such a file.
+pub fn decode(path: &Path, bytes: &[u8]) -> Result<Contents, PredictError> {
     if !bytes.starts_with(&MAGIC) {
         let found = bytes[..bytes.len().min(MAGIC.len())].to_vec();
         return Err(PredictError::Magic { path: path.to_owned(), found });

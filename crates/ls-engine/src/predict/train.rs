@@ -4,12 +4,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use ls_cpu::rms_norm;
-use ls_hash::{HashError, LayerData, LookupConfig, LookupShape, LookupTrainer};
-use ls_model::config::Activation;
-use ndarray::{Array1, Array2, Array3, Axis, s};
+use ls_hash::{
+    FeatureKind, GatedLayer, HashError, LookupConfig, LookupPredictor, LookupShape, LookupTrainer,
+};
+use ndarray::Array2;
 
 use super::measure::{Measured, measure};
+use super::traced::{TracedLayer, TracedMlp};
 use super::{
     Cost, KeepPlan, LayerPredictor, PredictError, Predicted, PredictorInfo, PredictorWriter,
     Predictors,
@@ -17,15 +18,14 @@ use super::{
 use crate::trace::{Trace, TraceError};
 use crate::{Choice, Engine, EngineError, PerplexityError, PerplexityOptions, State, fidelity};
 
-/// Kinds of features: what enters the MLP, and what entered the one before.
-const KINDS: usize = 2;
+/// Kinds of features: what enters the MLP, what entered the one before, and that with a part of what the
+/// one before adds.
+const KINDS: usize = FeatureKind::ALL.len();
 /// Share of the rows that nothing is trained on, and how many at most.
 const HELD: usize = 8;
 const MAX_HELD: usize = 1024;
 /// Fractions of the model whose cost is measured in the end.
 const FRACTIONS: [f64; 8] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
-/// gelu(x) ≈ silu(GELU · x) / GELU, to 0.02.
-const GELU: f32 = 1.702;
 /// What is kept of a layer when its weight is measured.
 const HALF: f64 = 0.5;
 
@@ -159,11 +159,16 @@ pub fn train(
         let mut report = |stage| {
             progress(&TrainProgress { layer, n_layers, stage, n_steps: options.lookup.n_steps })
         };
-        if before.is_none() && layer > 0 {
-            before = Some(training.residual(trace, layer - 1)?);
+        if report(TrainStage::Read).is_break() {
+            return Ok(Trained::Stopped(layers.len()));
         }
-        let here = training.residual(trace, layer)?;
-        let Some(trained) = training.layer(layer, before.as_ref(), &here, &mut report)? else {
+        let mut read = |layer| TracedMlp::read(engine, trace, layer, &training.rows);
+        if before.is_none() && layer > 0 {
+            before = Some(read(layer - 1)?);
+        }
+        let here = read(layer)?;
+        let with = before.as_ref().zip(layers.last().map(|last| &last.predictor));
+        let Some(trained) = training.layer(layer, with, &here, &mut report)? else {
             return Ok(Trained::Stopped(layers.len()));
         };
         writer.layer(&trained)?;
@@ -221,39 +226,23 @@ impl<'a> Training<'a> {
         Ok(Self { engine, options, info, rows })
     }
 
-    /// What enters the MLP of `layer` before its norm, `[rows, d_model]`.
-    fn residual(&self, trace: &mut Trace, layer: usize) -> Result<Array2<f32>, TrainError> {
-        let of = trace.layer(layer)?;
-        let mut all = Array2::zeros((self.rows.len(), self.info.d_model as usize));
-        for (row, mut out) in self.rows.iter().zip(all.rows_mut()) {
-            of.rows(*row..*row + 1, out.as_slice_mut().expect("rows in memory"));
-        }
-        Ok(all)
-    }
-
     /// Trains one layer; `None` when it was stopped.
     fn layer(
         &self,
         layer: usize,
-        before: Option<&Array2<f32>>,
-        here: &Array2<f32>,
+        before: Option<(&TracedMlp, &LookupPredictor)>,
+        here: &TracedMlp,
         report: &mut dyn FnMut(TrainStage) -> ControlFlow<()>,
     ) -> Result<Option<LayerPredictor>, TrainError> {
         let failed = |source| TrainError::Layer { layer, source };
-        if report(TrainStage::Read).is_break() {
-            return Ok(None);
-        }
-        let features = self.features(layer, before.unwrap_or(here), here);
-        let (gate, up, norms, bytes) = self.weights(layer)?;
         if report(TrainStage::Fit).is_break() {
             return Ok(None);
         }
-        let held = (self.rows.len() / HELD).min(MAX_HELD);
-        let first_held = self.rows.len() - held;
-        let train = features.slice(s![.., ..first_held, ..]);
-        let data = LayerData::new(train, gate.view(), up.view(), norms.view()).map_err(failed)?;
-        let budget = (bytes as f64 * self.options.share) as usize;
-        let (n_outputs, n_inputs) = gate.dim();
+        let all = TracedLayer::new(self.engine, here, before);
+        let first_held = self.rows.len() - (self.rows.len() / HELD).min(MAX_HELD);
+        let data = all.first(first_held);
+        let budget = (here.weights.bytes as f64 * self.options.share) as usize;
+        let (n_inputs, n_outputs) = (data.n_inputs(), data.n_outputs());
         let shape = LookupShape::within(n_inputs, n_outputs, budget, KINDS).map_err(failed)?;
         let config = self.options.lookup;
         let mut trainer = LookupTrainer::new(shape, config, &data).map_err(failed)?;
@@ -262,59 +251,14 @@ impl<'a> Training<'a> {
             return Ok(None);
         }
         let predictor = trainer.finish(&data).map_err(failed)?;
-        let x = features.slice(s![0, first_held.., ..]);
-        let importance = importance(x, &gate, &up, &norms);
+        let held = first_held..self.rows.len();
+        let mut x = Array2::zeros((held.len(), n_inputs));
+        all.features(FeatureKind::Exact, held.clone(), x.view_mut());
+        let importance = here.weights.importance(x.view());
         let cpu = self.engine.cpu();
-        let Measured { missed, spread } = measure(cpu, &predictor, x, importance.view());
-        let norms: Arc<[f32]> = norms.to_vec().into();
+        let Measured { missed, spread } = measure(cpu, &predictor, x.view(), importance.view());
+        let norms: Arc<[f32]> = here.weights.norms.to_vec().into();
         Ok(Some(LayerPredictor { predictor, norms, weight: 1.0, missed, spread }))
-    }
-
-    /// Of each kind, normalised as the layer's MLP sees it, `[kinds, rows, d_model]`.
-    fn features(&self, layer: usize, before: &Array2<f32>, here: &Array2<f32>) -> Array3<f32> {
-        let engine = self.engine;
-        let (eps, cpu) = (engine.config().norm_eps, engine.cpu());
-        let weight = &engine.weights().layers[layer].ffn_norm;
-        let (n, d) = here.dim();
-        let mut all = Array3::zeros((KINDS, n, d));
-        for (from, mut to) in [here, before].into_iter().zip(all.axis_iter_mut(Axis(0))) {
-            let from = from.as_slice().expect("rows in memory");
-            let to = to.as_slice_mut().expect("rows in memory");
-            cpu.pool().for_each_chunk(to, d, &|t, out| {
-                rms_norm(cpu.isa(), &from[t * d..][..d], weight, eps, out);
-            });
-        }
-        all
-    }
-
-    /// Gates and ups, norms of the down columns, and the bytes of all.
-    #[allow(clippy::type_complexity)] // used once
-    fn weights(
-        &self,
-        layer: usize,
-    ) -> Result<(Array2<f32>, Array2<f32>, Array1<f32>, u64), TrainError> {
-        let shape = self.engine.mlp_shapes()[layer];
-        let (n, d) = (shape.d_ff, shape.d_model);
-        let (mut gate, mut up) = (Array2::zeros((n, d)), Array2::zeros((n, d)));
-        let mut norms = Array1::zeros(n);
-        self.engine.mlp_weights(layer, &mut |some| {
-            let range = some.first * d..(some.first + some.n) * d;
-            for (to, from) in [(&mut gate, some.gate), (&mut up, some.up)] {
-                to.as_slice_mut().expect("rows in memory")[range.clone()].copy_from_slice(from);
-            }
-            for (j, column) in some.down.chunks_exact(d).enumerate() {
-                let sum: f64 = column.iter().map(|w| f64::from(*w).powi(2)).sum();
-                norms[some.first + j] = sum.sqrt() as f32;
-            }
-        })?;
-        if self.engine.config().activation == Activation::GeluTanh {
-            // A GELU is nearly a SiLU of this multiple of its input, divided by it.
-            gate *= GELU;
-            up /= GELU;
-        }
-        let pack = self.engine.model().pack();
-        let bytes = pack.map_or(0, |pack| pack.layers()[layer].useful_bytes());
-        Ok((gate, up, norms, bytes))
     }
 
     /// Measures what missed importance in each layer does to the output, then what fractions cost.
@@ -393,17 +337,4 @@ impl<'a> Training<'a> {
         let ways = result.ways.iter().map(|way| (way.rise, way.kl));
         Ok((!is_stopped).then(|| ways.collect()))
     }
-}
-
-/// `|silu(gate · x) · (up · x)| · norm`, `[n, neurons]`.
-fn importance(
-    x: ndarray::ArrayView2<'_, f32>,
-    gate: &Array2<f32>,
-    up: &Array2<f32>,
-    norms: &Array1<f32>,
-) -> Array2<f32> {
-    let (mut g, u) = (x.dot(&gate.t()), x.dot(&up.t()));
-    g.zip_mut_with(&u, |g, u| *g = (*g / (1.0 + (-*g).exp()) * u).abs());
-    g *= norms;
-    g
 }

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ls_engine::predict::{
-    LookupConfig, PredictError, Predicted, Predictors, TrainOptions, Trained, train,
+    LookupConfig, PredictError, Predicted, Predictors, STAGES, TracedLayer, TracedMlp,
+    TrainOptions, Trained, train,
 };
 use ls_engine::trace::{RecordOptions, Trace, cut_into_windows, record};
 use ls_engine::{Choice, Engine, Grain, Keep, PerplexityOptions, Random, argmax, fidelity};
+use ls_hash::{FeatureKind, GatedLayer};
 use ls_model::ModelFile;
 use ls_model::tokenizer::EncodeOptions;
+use ndarray::Array2;
 
 use crate::streaming::{in_memory, tiny_pack};
 
@@ -111,6 +114,42 @@ fn decoding_by_predictors_does_not_depend_on_threads() {
     for threads in [2, 3] {
         assert_eq!(decode(threads), (want.clone(), counts));
     }
+}
+
+#[test]
+fn inputs_become_better_known_by_stages() {
+    let (dir, path) = tiny_pack();
+    let engine = in_memory(&path);
+    let (_, predictors) = trained(&engine, dir.path());
+    assert!(predictors.layers().iter().all(|layer| layer.predictor.shape().n_kinds == 3));
+    let mut trace = traced(&engine, dir.path());
+    let rows: Vec<usize> = (0..100).collect();
+    let mut read = |layer| TracedMlp::read(&engine, &mut trace, layer, &rows).unwrap();
+    let (before, here) = (read(0), read(1));
+    let layer =
+        TracedLayer::new(&engine, &here, Some((&before, &predictors.layers()[0].predictor)));
+    let of = |kind| {
+        let mut x = Array2::zeros((rows.len(), layer.n_inputs()));
+        layer.features(kind, 0..rows.len(), x.view_mut());
+        x
+    };
+    let at = |stage| {
+        let mut x = Array2::zeros((rows.len(), layer.n_inputs()));
+        layer.refined(0..rows.len(), &|_| stage, x.view_mut());
+        x
+    };
+    let exact = of(FeatureKind::Exact);
+    let off = |x: &Array2<f32>| (x - &exact).mapv(|x| x * x).sum();
+    let nothing = of(FeatureKind::Speculative);
+    assert!(off(&at(0)) < 1.001 * off(&nothing) && off(&nothing) < 1.001 * off(&at(0)));
+    assert!(off(&at(STAGES)) < off(&at(STAGES / 2)) && off(&at(STAGES / 2)) < off(&nothing));
+    let refined = of(FeatureKind::Refined);
+    assert!(off(&at(STAGES)) < off(&refined) && off(&refined) < off(&nothing));
+    // Of the first layer the input is known.
+    let first = TracedLayer::new(&engine, &here, None);
+    let mut x = Array2::zeros((rows.len(), layer.n_inputs()));
+    first.refined(0..rows.len(), &|_| 1, x.view_mut());
+    assert_eq!(x, exact);
 }
 
 #[test]

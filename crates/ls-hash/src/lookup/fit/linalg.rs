@@ -8,8 +8,8 @@ use crate::error::HashError;
 
 /// Rows of a product that are one task, and columns that are solved together. Fixed, so that
 /// results do not depend on the threads.
-const ROWS: usize = 256;
-const COLUMNS: usize = 128;
+const ROWS: usize = 128;
+const COLUMNS: usize = 64;
 
 /// `out = a · b`.
 fn into<T: LinalgScalar + Send + Sync>(
@@ -86,30 +86,44 @@ fn factor(a: &Array2<f64>, added: f64) -> Option<Array2<f64>> {
     Some(l)
 }
 
-/// `row_i -= factor · row_j` for `j` before `i`.
-fn subtract(x: &mut Array2<f64>, i: usize, j: usize, factor: f64) {
-    let (mut to, from) = x.multi_slice_mut((s![i, ..], s![j, ..]));
-    to.scaled_add(-factor, &from);
+/// The inverse of the lower triangle `l`, lower too: with it substitutions are products, which keep
+/// all threads and their vectors busy.
+fn inverse(l: &Array2<f64>) -> Array2<f64> {
+    let n = l.nrows();
+    let mut out = Array2::zeros((n, n));
+    let parts: Vec<_> = out.axis_chunks_iter_mut(Axis(1), COLUMNS).enumerate().collect();
+    parts.into_par_iter().for_each(|(chunk, mut out)| {
+        let first = chunk * COLUMNS;
+        let width = out.ncols();
+        let mut x = Array2::<f64>::zeros((n - first, width));
+        let flat = x.as_slice_mut().expect("made in standard layout");
+        for i in 0..n - first {
+            let (above, from) = flat.split_at_mut(i * width);
+            let row = &mut from[..width];
+            if i < width {
+                row[i] = 1.0;
+            }
+            for (above, factor) in above.chunks_exact(width).zip(l.slice(s![first + i, first..])) {
+                row.iter_mut().zip(above).for_each(|(x, above)| *x -= factor * above);
+            }
+            let by = l[[first + i, first + i]].recip();
+            row.iter_mut().for_each(|x| *x *= by);
+        }
+        out.slice_mut(s![first.., ..]).assign(&x);
+    });
+    out
 }
 
 /// The solution of `l · lᵀ · x = b`, column by column.
 pub(crate) fn solve(l: &Array2<f64>, b: ArrayView2<'_, f32>) -> Array2<f32> {
-    let n = l.nrows();
+    let inverse = inverse(l);
     let mut out = Array2::zeros(b.raw_dim());
     let parts =
         out.axis_chunks_iter_mut(Axis(1), COLUMNS).zip(b.axis_chunks_iter(Axis(1), COLUMNS));
     let parts: Vec<_> = parts.collect();
     parts.into_par_iter().for_each(|(mut out, b)| {
-        let mut x = b.mapv(f64::from);
-        for i in 0..n {
-            (0..i).for_each(|j| subtract(&mut x, i, j, l[[i, j]]));
-            x.row_mut(i).mapv_inplace(|x| x / l[[i, i]]);
-        }
-        for i in (0..n).rev() {
-            (i + 1..n).for_each(|j| subtract(&mut x, i, j, l[[j, i]]));
-            x.row_mut(i).mapv_inplace(|x| x / l[[i, i]]);
-        }
-        out.assign(&x.mapv(|x| x as f32));
+        let half = inverse.dot(&b.mapv(f64::from));
+        out.assign(&inverse.t().dot(&half).mapv(|x| x as f32));
     });
     out
 }
@@ -123,15 +137,7 @@ pub(crate) fn orthonormalise(rows: &mut Array2<f64>) -> Result<(), HashError> {
             row /= size;
         }
         let l = cholesky(&product64(rows.view(), rows.t()))?;
-        let parts: Vec<_> = rows.axis_chunks_iter_mut(Axis(1), COLUMNS).collect();
-        parts.into_par_iter().for_each(|mut part| {
-            let mut x = part.to_owned();
-            for i in 0..x.nrows() {
-                (0..i).for_each(|j| subtract(&mut x, i, j, l[[i, j]]));
-                x.row_mut(i).mapv_inplace(|x| x / l[[i, i]]);
-            }
-            part.assign(&x);
-        });
+        *rows = product64(inverse(&l).view(), rows.view());
     }
     Ok(())
 }

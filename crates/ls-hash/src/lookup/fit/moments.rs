@@ -10,6 +10,9 @@ use crate::rng::Rng;
 
 /// Rows that are in memory at a time.
 pub(crate) const ROWS: usize = 1024;
+/// Runs of rows that means of inexact kinds are taken of, and the rows of each.
+const MEAN_PARTS: usize = 16;
+const PART: usize = 256;
 /// Rounds of the power iteration. Directions whose variances differ by less than about a tenth stay
 /// mixed, which costs nothing, since they count the same.
 const ROUNDS: usize = 12;
@@ -35,15 +38,22 @@ pub(crate) fn read(
     x
 }
 
-/// Mean of the features of one kind in the first `n` rows.
+/// Mean of the features of one kind in the first `n` rows; of kinds that are not exact, which can take
+/// long to compute, in some thousands of them.
 pub(crate) fn mean(
     layer: &dyn GatedLayer,
     kind: FeatureKind,
     n: usize,
 ) -> Result<Array1<f32>, HashError> {
     let mut sum = Array1::<f64>::zeros(layer.n_inputs());
-    for begin in (0..n).step_by(ROWS) {
-        let x = read(layer, kind, begin..(begin + ROWS).min(n));
+    let (step, size) = match kind {
+        FeatureKind::Exact => (ROWS, ROWS),
+        _ => ((n / MEAN_PARTS).max(PART), PART),
+    };
+    let mut n_read = 0;
+    for begin in (0..n).step_by(step) {
+        let x = read(layer, kind, begin..(begin + size).min(n));
+        n_read += x.nrows();
         if let Some(i) = x.iter().position(|x| !x.is_finite()) {
             return Err(HashError::NotFinite { what: "feature", index: i + begin * x.ncols() });
         }
@@ -51,7 +61,7 @@ pub(crate) fn mean(
             sum.zip_mut_with(&row, |sum, x| *sum += f64::from(*x));
         }
     }
-    Ok(sum.mapv(|sum| (sum / n as f64) as f32))
+    Ok(sum.mapv(|sum| (sum / n_read as f64) as f32))
 }
 
 impl Moments {

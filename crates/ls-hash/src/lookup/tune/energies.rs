@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use ndarray::Array2;
+use ndarray::{Array2, ArrayViewMut1, Axis};
 use rayon::prelude::*;
 
 use crate::isa::Isa;
@@ -26,19 +26,31 @@ impl Energies {
         let n = weights.gains.len();
         let missing = (0..rows.len()).filter(|i| !self.known.contains_key(&rows[*i]));
         let missing: Vec<usize> = missing.collect();
-        let fresh = compute(&x.select(ndarray::Axis(0), &missing), weights);
+        let fresh = compute(&x.select(Axis(0), &missing), weights);
+        let mut fresh_rows = fresh.rows().into_iter();
         let mut out = Array2::zeros((rows.len(), n));
-        for (i, row) in rows.iter().enumerate() {
-            if let Some(known) = self.known.get(row) {
-                out.row_mut(i).iter_mut().zip(known).for_each(|(out, x)| *out = from_bf16(*x));
+        let places = rows.iter().zip(out.rows_mut()).map(|(row, out)| {
+            let known = self.known.get(row);
+            let fresh = if known.is_none() { fresh_rows.next() } else { None };
+            (*row, out, known, fresh)
+        });
+        let places: Vec<_> = places.collect();
+        let found = places.into_par_iter().filter_map(|(row, mut out, known, fresh)| {
+            let read = |out: &mut ArrayViewMut1<'_, f32>, halves: &[u16]| {
+                out.iter_mut().zip(halves).for_each(|(out, x)| *out = from_bf16(*x));
+            };
+            if let Some(known) = known {
+                read(&mut out, known);
+                return None;
             }
-        }
-        for (i, fresh) in missing.iter().zip(fresh.rows()) {
             // As they will be read the next time, so that nothing depends on what is kept.
-            let halves: Box<[u16]> = fresh.iter().map(|x| to_bf16(*x)).collect();
-            out.row_mut(*i).iter_mut().zip(&halves).for_each(|(out, x)| *out = from_bf16(*x));
+            let halves: Box<[u16]> = fresh?.iter().map(|x| to_bf16(*x)).collect();
+            read(&mut out, &halves);
+            Some((row, halves))
+        });
+        for (row, halves) in found.collect::<Vec<_>>() {
             if (self.known.len() + 1) * n * 2 <= MAX_BYTES {
-                self.known.insert(rows[*i], halves);
+                self.known.insert(row, halves);
             }
         }
         out

@@ -53,7 +53,8 @@ impl Pass {
     fn forward(factor: &FactorNet, z: ArrayView2<'_, f32>, spread: &Array1<f32>) -> Self {
         let assigned = factor.assign();
         let looked_up = factor.look_up(&assigned);
-        let weights = &looked_up * &factor.scale.view().insert_axis(Axis(1));
+        let mut weights = looked_up.clone();
+        scale_rows(&mut weights, &factor.scale);
         let columns = factor.columns(z, spread);
         let mut estimates = product(columns.view(), weights.t());
         let rows: Vec<_> = estimates.rows_mut().into_iter().collect();
@@ -71,10 +72,10 @@ impl Pass {
     ) -> Array2<f32> {
         let by_columns = product(self.estimates.view(), self.weights.view());
         let by_weights = product(self.estimates.t(), self.columns.view());
-        let by_scale = (&by_weights * &self.looked_up).sum_axis(Axis(1));
-        let by_bias = self.estimates.sum_axis(Axis(0));
-        let by_codes = by_weights * factor.scale.view().insert_axis(Axis(1));
-        let by_codes = by_codes.as_standard_layout().into_owned();
+        let by_scale = dots_of_rows(&by_weights, &self.looked_up);
+        let by_bias = sum_of_rows(&self.estimates);
+        let mut by_codes = by_weights;
+        scale_rows(&mut by_codes, &factor.scale);
         let by_entries = sums_by_entry(factor, &self.assigned, &by_codes);
         let all = |of: &mut Moments, values: &mut [f32], gradient: &[f32]| {
             of.step(values, gradient, rate);
@@ -103,6 +104,26 @@ impl Pass {
         );
         by_columns
     }
+}
+
+/// Multiplies each row by its number.
+fn scale_rows(of: &mut Array2<f32>, by: &Array1<f32>) {
+    let rows: Vec<_> = of.rows_mut().into_iter().zip(by).collect();
+    rows.into_par_iter().with_min_len(ROWS).for_each(|(mut row, by)| row *= *by);
+}
+
+/// The product of each row of `a` with that of `b`.
+fn dots_of_rows(a: &Array2<f32>, b: &Array2<f32>) -> Array1<f32> {
+    let rows: Vec<_> = a.rows().into_iter().zip(b.rows()).collect();
+    let dots: Vec<f32> = rows.into_par_iter().with_min_len(ROWS).map(|(a, b)| a.dot(&b)).collect();
+    Array1::from_vec(dots)
+}
+
+fn sum_of_rows(of: &Array2<f32>) -> Array1<f32> {
+    let parts: Vec<_> = of.axis_chunks_iter(Axis(0), ROWS).collect();
+    let parts = parts.into_par_iter().map(|part| part.sum_axis(Axis(0)).to_vec());
+    let parts: Vec<Vec<f32>> = parts.collect();
+    Array1::from_vec(total(&parts, of.ncols()))
 }
 
 /// Slopes by each entry, `[column, entry]`: those by the codes that it stands for.

@@ -40,6 +40,13 @@ pub(super) fn project_u4(weights: &[u8], x: &[i8], out: &mut [i32]) {
     }
 }
 
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_both(x: &[u8; 2 * ROW]) -> __m512i {
+    // SAFETY: 64 bytes are there, and the load needs no alignment.
+    unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
+}
+
 /// Adds even and odd bytes of `x` to two sums of 16 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -48,29 +55,31 @@ fn add(sums: &mut [__m512i], x: __m512i) {
     sums[1] = _mm512_add_epi16(sums[1], _mm512_srli_epi16::<8>(x));
 }
 
+/// Adds the entries that 64 bytes of codes name in two groups' tables. A function, as is what loads them:
+/// closures are not always inlined into code with these features, and then pass registers through memory.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn step(sums: &mut [__m512i; 4], codes: __m512i, table: __m512i) {
+    let nibble = _mm512_set1_epi8(15);
+    let low = _mm512_and_si512(codes, nibble);
+    let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibble);
+    add(&mut sums[..2], _mm512_shuffle_epi8(table, low));
+    add(&mut sums[2..], _mm512_shuffle_epi8(table, high));
+}
+
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw")]
 fn sum_block(codes: &[u8], tables: &[u8], out: &mut [u16; OUTPUTS]) {
     let mut sums = [_mm512_setzero_si512(); 4];
-    let nibble = _mm512_set1_epi8(15);
     let (pairs, last) = codes.as_chunks::<{ 2 * ROW }>();
     let (tables, last_table) = tables.as_chunks::<{ 2 * ROW }>();
-    let mut step = |codes: __m512i, table: __m512i| {
-        let low = _mm512_and_si512(codes, nibble);
-        let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibble);
-        add(&mut sums[..2], _mm512_shuffle_epi8(table, low));
-        add(&mut sums[2..], _mm512_shuffle_epi8(table, high));
-    };
     for (codes, table) in pairs.iter().zip(tables) {
-        // SAFETY: 64 bytes are there each, and the loads need no alignment.
-        let [codes, table] =
-            unsafe { [codes, table].map(|x| _mm512_loadu_si512(x.as_ptr().cast())) };
-        step(codes, table);
+        step(&mut sums, load_both(codes), load_both(table));
     }
     if !last.is_empty() {
         // The upper half looks up zeros.
-        let [codes, table] = [last, last_table].map(|x| _mm512_zextsi256_si512(load(x)));
-        step(codes, table);
+        let upper_zero = _mm512_zextsi256_si512(load(last));
+        step(&mut sums, upper_zero, _mm512_zextsi256_si512(load(last_table)));
     }
     for (out, sum) in out.chunks_exact_mut(16).zip(sums) {
         let both =
