@@ -5,6 +5,7 @@
 mod consistency;
 mod fidelity;
 mod golden;
+mod hotness;
 mod layerwise;
 mod predict;
 mod real;
