@@ -154,7 +154,7 @@ fn a_text_orders_neurons_once_and_for_all() {
 
     let perplexity = |model: &str| {
         let args = ["perplexity", model, "-f", text, "-c", "128", "--chunks", "2", "--json"];
-        json(&args)["perplexity"].as_f64().unwrap()
+        json(&args)["ppl"].as_f64().unwrap()
     };
     let (ordered, natural) = (perplexity(&by_text), perplexity(&packed(dir.path())));
     assert!((ordered / natural - 1.0).abs() < 0.01, "{ordered} and {natural}");
