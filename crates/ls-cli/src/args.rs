@@ -88,8 +88,13 @@ be read from flash a few at a time, under a memory budget. All else stays as it 
 Only the down matrices are quantised anew, since their blocks run the other way in a pack; auto is
 the smallest type that costs next to nothing, and keeps floats as they are.
 
+With --calibrate, a text of what the model will be used for goes through the model once, one layer at a
+time, and neurons lie in the order of what they add to their layer's output. The model computes the
+same, but what sparse mode needs most lies together. A .lspred is of one pack, so train it afterwards.
+
 Examples:
   leanstream pack model.gguf -o model.lspack
+  leanstream pack model.gguf -o model.lspack --calibrate book.txt
   leanstream inspect model.lspack                      how much memory it needs
   leanstream run model.lspack --budget 700MB -p Hello
   leanstream pack folder/ -o model.lspack --down q8 --chunk-kib 32";
@@ -110,9 +115,18 @@ pub struct PackArgs {
     /// Type of the down matrices
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub down: Down,
+    /// Order neurons by how much they add in this text, those that add most first
+    #[arg(long, value_name = "TEXT")]
+    pub calibrate: Option<PathBuf>,
+    /// Most tokens of that text to use
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = positive())]
+    pub calibrate_tokens: u64,
     /// Order of neurons: a JSON array with, for each layer, an array of scores; higher come first
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "calibrate")]
     pub scores: Option<PathBuf>,
+    /// Write the scores of --calibrate to this file, for --scores
+    #[arg(long, value_name = "FILE", requires = "calibrate")]
+    pub write_scores: Option<PathBuf>,
     /// Replace the file if it exists
     #[arg(long)]
     pub force: bool,

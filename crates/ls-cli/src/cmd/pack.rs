@@ -1,13 +1,12 @@
 //! `leanstream pack`: lays a model out for streaming.
 
-use std::fs::File;
-use std::io::BufReader;
+mod order;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use ls_cpu::{Cpu, Isa};
 use ls_engine::{default_column_type, down_types, system};
@@ -42,14 +41,14 @@ pub fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     let model = ModelFile::open(&args.model)?;
     let out = out(args);
+    let threads = args.threads.map_or_else(|| system::cores().usable, usize::from);
     let options = PackOptions {
         chunk_kib: usize::from(args.chunk_kib),
         layer_down: columns(&model, args.down),
-        orders: orders(&model, args.scores.as_deref())?,
+        orders: order::orders(args, &model, threads)?,
         force: args.force,
         ..options()
     };
-    let threads = args.threads.map_or_else(|| system::cores().usable, usize::from);
     let Some(summary) = pack(&model, &out, &options, threads)? else {
         return Err(Interrupted("packing was interrupted; nothing was written".into()).into());
     };
@@ -132,28 +131,6 @@ fn columns(model: &ModelFile, down: Down) -> Vec<ColumnType> {
     let d_model = model.config().d_model;
     let of = |source| all.unwrap_or_else(|| default_column_type(source, d_model));
     down_types(model).into_iter().map(of).collect()
-}
-
-/// For each layer its neurons, the highest score first.
-fn orders(model: &ModelFile, scores: Option<&Path>) -> anyhow::Result<Vec<Vec<u32>>> {
-    let Some(path) = scores else { return Ok(Vec::new()) };
-    let name = path.display();
-    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-    let layers: Vec<Vec<f32>> = serde_json::from_reader(BufReader::new(file))
-        .with_context(|| format!("{name} is not an array of arrays of numbers"))?;
-    let config = model.config();
-    anyhow::ensure!(
-        layers.len() == config.n_layers && layers.iter().all(|l| l.len() == config.d_ff),
-        "{name} must have {} arrays, one for each layer, of {} scores, one for each neuron",
-        config.n_layers,
-        config.d_ff
-    );
-    let order = |scores: Vec<f32>| {
-        let mut order: Vec<u32> = (0..scores.len() as u32).collect();
-        order.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]));
-        order
-    };
-    Ok(layers.into_iter().map(order).collect())
 }
 
 fn report(

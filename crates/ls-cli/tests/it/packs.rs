@@ -135,6 +135,34 @@ fn scores_order_neurons() {
 }
 
 #[test]
+fn a_text_orders_neurons_once_and_for_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/real/book-held.txt");
+    let (by_text, by_scores, scores) = (place("a.lspack"), place("b.lspack"), place("s.json"));
+    let calibrate = ["--calibrate", text, "--calibrate-tokens", "256", "--write-scores", &scores];
+    json(&[&["pack", MODEL, "-o", &by_text, "--json"], &calibrate[..]].concat());
+    let found: Vec<Vec<f32>> = serde_json::from_slice(&fs::read(&scores).unwrap()).unwrap();
+    let model = ModelFile::open(&by_text).unwrap();
+    for (layer, scores) in found.iter().enumerate() {
+        assert!((scores.iter().sum::<f32>() - 1.0).abs() < 1e-3);
+        let order = model.pack().unwrap().order(layer).unwrap();
+        assert!(order.is_sorted_by(|a, b| scores[*a as usize] >= scores[*b as usize]));
+    }
+    json(&["pack", MODEL, "-o", &by_scores, "--scores", &scores, "-t", "1", "--json"]);
+    assert_eq!(fs::read(&by_text).unwrap(), fs::read(&by_scores).unwrap());
+
+    let perplexity = |model: &str| {
+        let args = ["perplexity", model, "-f", text, "-c", "128", "--chunks", "2", "--json"];
+        json(&args)["ppl"].as_f64().unwrap()
+    };
+    let (ordered, natural) = (perplexity(&by_text), perplexity(&packed(dir.path())));
+    assert!((ordered / natural - 1.0).abs() < 0.01, "{ordered} and {natural}");
+    let message = failure(&["pack", MODEL, "-o", &place("c.lspack"), "--calibrate", "no/such.txt"]);
+    assert!(message.contains("no/such.txt"), "{message}");
+}
+
+#[test]
 fn inspect_explains_a_pack() {
     let dir = tempfile::tempdir().unwrap();
     let path = packed(dir.path());

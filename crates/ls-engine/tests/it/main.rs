@@ -7,6 +7,7 @@ mod fidelity;
 mod golden;
 #[cfg(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl"))))]
 mod gpu;
+mod hotness;
 mod layerwise;
 mod predict;
 mod real;
