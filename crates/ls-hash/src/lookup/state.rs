@@ -204,3 +204,61 @@ impl LookupPredictor {
         state.has_seen = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the tables of one factor sum to for an output, without rounding.
+    fn exact(
+        predictor: &LookupPredictor,
+        state: &LookupState,
+        factor: usize,
+        output: usize,
+    ) -> f64 {
+        let shape = predictor.shape();
+        let first = factor * shape.gate_groups;
+        let n = [shape.gate_groups, shape.up_groups][factor];
+        let (block, lane) = (output / OUTPUTS, output % OUTPUTS);
+        let byte = 2 * (lane % 16) + lane / 16 % 2;
+        let code = |group: usize| {
+            let codes = predictor.codes[(block * shape.n_groups() + group) * 32 + byte];
+            usize::from(codes >> (4 * (lane / 32)) & 15)
+        };
+        (first..first + n).map(|group| f64::from(state.tables[group][code(group)])).sum()
+    }
+
+    #[test]
+    fn sums_of_many_groups_keep_their_precision() {
+        for groups in [40, 256, 1000] {
+            let shape = LookupShape {
+                n_inputs: 1536,
+                n_outputs: 256,
+                n_components: 1536,
+                gate_groups: groups,
+                up_groups: groups,
+                n_kinds: 1,
+            };
+            let predictor = LookupPredictor::random(shape, 3).unwrap();
+            let mut state = predictor.state();
+            let features: Vec<f32> =
+                (0..1536).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+            predictor.set(&mut state, &features, FeatureKind::Exact);
+            for factor in 0..2 {
+                let line = state.lines[factor];
+                let (mut off, mut values) = (0.0, Vec::new());
+                for output in 0..256 {
+                    let (block, lane) = (output / OUTPUTS, output % OUTPUTS);
+                    let sum = state.sums[(2 * block + factor) * OUTPUTS + lane];
+                    let want = exact(&predictor, &state, factor, output);
+                    off += (f64::from(line.by * f32::from(sum) + line.plus) - want).powi(2);
+                    values.push(want);
+                }
+                let mean = values.iter().sum::<f64>() / 256.0;
+                let spread = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+                let share = (off / spread).sqrt();
+                assert!(share < 0.02, "{groups} groups: {share} of the deviation");
+            }
+        }
+    }
+}
