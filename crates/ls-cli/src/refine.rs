@@ -20,10 +20,10 @@ pub struct RefineArgs {
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// Chunks to choose, as a multiple of the share of neurons that is computed; more lose less, and
-    /// read more [default: 1.2]
+    /// read more [default: 1]
     #[arg(long, value_name = "X", value_parser = at_least::<1>)]
     pub reach: Option<f64>,
-    /// How much choosing minds what reading a chunk costs; 0: not at all [default: 1]
+    /// How much choosing minds what reading a chunk costs; 0: not at all [default: 8]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub price: Option<f64>,
     /// Stages that a layer is computed in [default: 8]
