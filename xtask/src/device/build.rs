@@ -19,7 +19,8 @@ use crate::{models, workspace};
 /// Crates whose unit, property and integration tests run on devices.
 const TESTED: [&str; 6] = ["ls-cache", "ls-cpu", "ls-engine", "ls-io", "ls-model", "ls-sched"];
 /// Tests that compute for minutes, and for longer than a step may take under emulation.
-const TOO_LONG_EMULATED: [&str; 2] = ["under_any_faults_a_token_is_right_or_an_error", "predict::"];
+const TOO_LONG_EMULATED: [&str; 3] =
+    ["under_any_faults_a_token_is_right_or_an_error", "predict::", "refine::"];
 /// Crates that have benches.
 const MEASURED: [&str; 2] = ["ls-cache", "ls-cpu"];
 
