@@ -28,10 +28,11 @@
 //! # What holds
 //! - Weights stay in the mapped file, or under a budget in memory that is read past the page cache; no
 //!   dequantised copy of a matrix exists.
-//! - Every neuron is computed, unless a state is given a [`Choice`]: see [`sparse`].
+//! - Every neuron is computed, unless a state is given a [`Choice`] or a [`Refiner`]: see [`sparse`] and [`refine`].
 //! - [`Engine::decode`] allocates nothing, unless weights are streamed or a GPU computes.
 //! - A pack gives the same bits whatever the budget, the cache, the reads or the number of threads,
 //!   unless a GPU computes its MLPs ([`Device`]): then bits depend on the GPU and on what it holds.
+//!   A [`Refiner`] sums in the order in which chunks come, so its last bits differ from run to run.
 //! - A call that is refused leaves the state as it was.
 
 mod budget;

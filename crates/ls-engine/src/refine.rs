@@ -73,7 +73,7 @@ impl Default for RefineOptions {
         Self {
             policy: Policy::Refine,
             retain: Retain::Priority,
-            // Measured: fewer chunks that lie closer together lose no more, and are read sooner.
+            // The fastest of the few that were tried, at no visible loss.
             reach: 1.0,
             price: 8.0,
             stages: 8,
