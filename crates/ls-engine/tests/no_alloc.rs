@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use ls_cpu::{Cpu, Isa};
 use ls_engine::sparse::Choose;
-use ls_engine::{Choice, Engine, Grain, Hot, Keep, LastSet, LoadOptions, Oracle, Random, pack};
+use ls_engine::{
+    Choice, Engine, Grain, Hot, Keep, LastSet, LoadOptions, Oracle, Random, State, pack,
+};
 use ls_model::ModelFile;
 use ls_model::pack::PackOptions;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -29,12 +31,7 @@ fn decode_does_not_allocate() {
         let engine = Engine::load(&fixtures.join(model), &options).unwrap();
         let mut state = engine.new_state().unwrap();
         engine.prefill(&mut state, &[5; 40]).unwrap();
-        let region = Region::new(ALLOCATOR);
-        for _ in 0..50 {
-            engine.decode(&mut state, 7).unwrap();
-        }
-        let change = region.change();
-        assert_eq!((change.allocations, change.reallocations), (0, 0), "{model}: {change:?}");
+        becomes_steady(&engine, &mut state, model);
     }
     sparse_decode_does_not_allocate(&fixtures.join("tiny-book.gguf"));
 }
@@ -59,15 +56,24 @@ fn sparse_decode_does_not_allocate(model: &Path) {
         let mut state = engine.new_state().unwrap();
         engine.set_choice(&mut state, chooser.clone().map(Choice::new)).unwrap();
         engine.prefill(&mut state, &[5; 40]).unwrap();
-        // Threads take what they need for themselves when they meet it first.
-        for _ in 0..20 {
-            engine.decode(&mut state, 7).unwrap();
-        }
+        becomes_steady(&engine, &mut state, &format!("{chooser:?}"));
+    }
+}
+
+/// Decodes until 16 tokens in a row allocate nothing. A thread takes what it needs for itself when it first has
+/// a part of the work, which on a busy machine is late; what a token needs would be taken each time.
+fn becomes_steady(engine: &Engine, state: &mut State, what: &str) {
+    let mut last = None;
+    for _ in 0..5 {
         let region = Region::new(ALLOCATOR);
-        for _ in 0..50 {
-            engine.decode(&mut state, 7).unwrap();
+        for _ in 0..16 {
+            engine.decode(state, 7).unwrap();
         }
         let change = region.change();
-        assert_eq!((change.allocations, change.reallocations), (0, 0), "{chooser:?}: {change:?}");
+        if (change.allocations, change.reallocations) == (0, 0) {
+            return;
+        }
+        last = Some(change);
     }
+    panic!("{what}: {last:?}");
 }

@@ -17,10 +17,17 @@ use super::toolchain::Toolchain;
 use crate::{models, workspace};
 
 /// Crates whose unit, property and integration tests run on devices.
-const TESTED: [&str; 6] = ["ls-cache", "ls-cpu", "ls-engine", "ls-io", "ls-model", "ls-sched"];
+const TESTED: [&str; 7] =
+    ["ls-cache", "ls-cpu", "ls-engine", "ls-hash", "ls-io", "ls-model", "ls-sched"];
 /// Tests that compute for minutes, and for longer than a step may take under emulation.
-const TOO_LONG_EMULATED: [&str; 3] =
-    ["under_any_faults_a_token_is_right_or_an_error", "predict::", "refine::"];
+const TOO_LONG_EMULATED: [&str; 6] = [
+    "a_prompt_of_any_length_has_the_same_bits_in_smaller_batches",
+    "neither_budget_nor_a_stop_changes_a_bit",
+    "predict::",
+    "refine::",
+    "training::",
+    "under_any_faults_a_token_is_right_or_an_error",
+];
 /// Crates that have benches.
 const MEASURED: [&str; 2] = ["ls-cache", "ls-cpu"];
 

@@ -53,6 +53,21 @@ pub fn streamed(path: &Path, threads: usize, stream: StreamOptions) -> Result<En
     Engine::load(path, &options)
 }
 
+/// An engine whose disk fails, and how often it failed to load: loading reads too.
+pub fn faulty(path: &Path, threads: usize, mut stream: StreamOptions) -> (Engine, u64) {
+    for errors in 0.. {
+        match streamed(path, threads, stream.clone()) {
+            Ok(engine) => return (engine, errors),
+            // With the same seed it would meet the same fault for ever.
+            Err(EngineError::Read(_)) => {
+                stream.fault.as_mut().expect("nothing else fails").seed += 1000;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    unreachable!("a fault is not certain")
+}
+
 pub fn prompt(n: u32) -> Vec<u32> {
     (0..n).map(|i| 300 + i * 37 % 600).collect()
 }
@@ -212,14 +227,8 @@ fn under_any_faults_a_token_is_right_or_an_error() {
             fault: Some(fault),
             ..StreamOptions::default()
         };
-        // Loading reads too, and may fail.
-        let engine = loop {
-            match streamed(&path, 2, stream.clone()) {
-                Ok(engine) => break engine,
-                Err(EngineError::Read(_)) => errors += 1,
-                Err(other) => panic!("{other}"),
-            }
-        };
+        let (engine, failed) = faulty(&path, 2, stream.clone());
+        errors += failed;
         let mut state = engine.new_state().unwrap();
         expected_state.truncate(0);
         for step in 0..400u32 {
@@ -522,13 +531,7 @@ fn a_failure_keeps_no_thread_waiting() {
         let fault = FaultPlan { seed: threads as u64, eio: 0.02, ..FaultPlan::default() };
         let stream =
             StreamOptions { cache_limit: Some(0), fault: Some(fault), ..StreamOptions::default() };
-        let engine = loop {
-            match streamed(&path, threads, stream.clone()) {
-                Ok(engine) => break engine,
-                Err(EngineError::Read(_)) => {}
-                Err(other) => panic!("{other}"),
-            }
-        };
+        let (engine, _) = faulty(&path, threads, stream);
         let mut state = engine.new_state().unwrap();
         let mut errors = 0;
         for _ in 0..60 {
