@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use ls_engine::refine::{Policy, Retain};
+use ls_engine::refine::{Count, Policy, Retain};
 use ls_engine::{Engine, Prompts, RefineOptions, Refiner, State};
 
 use crate::args::CachePolicy;
@@ -19,13 +19,18 @@ pub struct RefineArgs {
     /// it pays, as a table says that is solved from what things cost) [default: refine]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
-    /// Chunks to choose, as a multiple of the share of neurons that is computed; more lose less, and
-    /// read more [default: 1]
-    #[arg(long, value_name = "X", value_parser = at_least::<1>)]
-    pub reach: Option<f64>,
-    /// How much choosing minds what reading a chunk costs; 0: not at all [default: 8]
+    /// What reading a whole layer costs, in terms of what its neurons add: more reads less, and loses more.
+    /// 0: whatever adds anything is read [default: 0.3]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub price: Option<f64>,
+    /// What reading costs when computing waits for it, as a multiple of that [default: 1]
+    #[arg(long, value_name = "X", value_parser = at_least::<0>)]
+    pub late_price: Option<f64>,
+    /// Choose a fixed number of chunks in place of what is worth its reads: this multiple of the share of neurons
+    /// that is computed. A price then says by how many times more a chunk must add that is read alone [default
+    /// price then: 0]
+    #[arg(long, value_name = "X", value_parser = at_least::<1>)]
+    pub reach: Option<f64>,
     /// Stages that a layer is computed in [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub stages: Option<u32>,
@@ -91,11 +96,17 @@ impl RefineArgs {
             }
         };
         let usual = RefineOptions::default();
+        let (count, price) = match self.reach {
+            Some(_) => (Count::Fixed, 0.0),
+            None => (usual.count, usual.price),
+        };
         let options = RefineOptions {
             policy: self.policy.unwrap_or(usual.policy),
             retain,
+            count,
             reach: self.reach.unwrap_or(usual.reach),
-            price: self.price.map_or(usual.price, |price| price as f32),
+            price: self.price.map_or(price, |price| price as f32),
+            late_price: self.late_price.map_or(usual.late_price, |price| price as f32),
             stages: self.stages.unwrap_or(usual.stages),
             correct: !self.no_correct,
             late_share: self.late.map_or(usual.late_share, |percent| (percent / 100.0) as f32),
@@ -113,6 +124,7 @@ impl RefineArgs {
             ("--policy", self.policy.is_some()),
             ("--reach", self.reach.is_some()),
             ("--price", self.price.is_some()),
+            ("--late-price", self.late_price.is_some()),
             ("--stages", self.stages.is_some()),
             ("--late", self.late.is_some()),
             ("--no-correct", self.no_correct),

@@ -163,6 +163,39 @@ impl Predictors {
         found
     }
 
+    /// These predictors, which are of `from`, for `to`: the same model, packed with its neurons in another order
+    /// or in chunks of another size. They score each neuron as before.
+    ///
+    /// # Errors
+    ///
+    /// [`PredictError::NoPack`] and [`PredictError::OtherModel`] if these are no two packs of one model.
+    pub fn for_other_pack(&self, from: &ModelFile, to: &ModelFile) -> Result<Self, PredictError> {
+        let pack = |model: &'_ ModelFile| model.path().to_owned();
+        let none = |model| PredictError::NoPack { path: pack(model) };
+        let old = from.pack().ok_or_else(|| none(from))?;
+        let new = to.pack().ok_or_else(|| none(to))?;
+        let source = |of: &ls_model::pack::Pack| {
+            let facts = of.facts();
+            (facts.name.clone(), facts.source_file.clone(), facts.source_bytes)
+        };
+        let sizes = |of: &ls_model::pack::Pack| -> Vec<_> {
+            of.layers().iter().map(|layer| (layer.d_model, layer.d_ff)).collect()
+        };
+        if source(old) != source(new) || sizes(old) != sizes(new) {
+            return Err(PredictError::OtherModel { from: pack(from), to: pack(to) });
+        }
+        let moved = |(i, layer): (usize, &LayerPredictor)| {
+            let order = moves(layer.norms.len(), old.order(i), new.order(i));
+            let predictor = layer.predictor.reordered(&order);
+            let predictor = predictor.expect("packs check their orders when they are opened");
+            let norms = order.iter().map(|i| layer.norms[*i as usize]).collect();
+            LayerPredictor { predictor, norms, ..layer.clone() }
+        };
+        let layers = self.layers.iter().enumerate().map(moved).collect();
+        let info = PredictorInfo { pack: new.checksum(), ..self.info };
+        Ok(Self { info, layers, costs: self.costs.clone() })
+    }
+
     /// Puts predictors together.
     pub(crate) fn new(info: PredictorInfo, layers: Vec<LayerPredictor>, costs: Vec<Cost>) -> Self {
         Self { info, layers, costs }
@@ -196,5 +229,17 @@ impl Predictors {
     /// If it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PredictError> {
         file::write(path, &self.info, &self.layers, &self.costs)
+    }
+}
+
+/// Where each neuron of the order `to` lies in the order `from`; both name the source's neurons.
+fn moves(n: usize, from: Option<&[u32]>, to: Option<&[u32]>) -> Vec<u32> {
+    let mut place: Vec<u32> = (0..n as u32).collect();
+    if let Some(from) = from {
+        from.iter().zip(0..).for_each(|(source, i)| place[*source as usize] = i);
+    }
+    match to {
+        Some(to) => to.iter().map(|source| place[*source as usize]).collect(),
+        None => place,
     }
 }

@@ -7,8 +7,9 @@
 //! what the stages added; and once more from its true input when it is entered.
 //!
 //! Chunks are what is ranked, read and kept; of the chunks that are there only the neurons that a
-//! prediction finds important are computed. [`RefineOptions::reach`] says how many more chunks than neurons
-//! are chosen.
+//! prediction finds important are computed. So a chunk is worth as much as its neurons exceed the least
+//! that would be computed if all were there, and it is read if that is worth the time
+//! ([`RefineOptions::price`]). Or a fixed number is chosen ([`RefineOptions::count`]).
 //!
 //! What is computed depends on what was read in time, if [`RefineOptions::late_share`] lets late chunks
 //! go; and the order of sums always does. So logits are not the same to the bit from run to run.
@@ -25,7 +26,7 @@ use ls_cache::Key;
 use ls_cpu::Masks;
 use ls_hash::{Mask, Selector};
 use ls_sched::{Chunk, Controller, Curve, Layer, Layout, Table};
-pub use ls_sched::{Keep as Retain, Policy, Stats};
+pub use ls_sched::{Count, Keep as Retain, Policy, Stats};
 use parking_lot::Mutex;
 
 use crate::chunks::ChunkSource;
@@ -47,11 +48,15 @@ pub struct RefineOptions {
     pub policy: Policy,
     /// What the cache keeps.
     pub retain: Retain,
-    /// Chunks that are chosen, as a multiple of the share of neurons that are computed; at least 1.
+    /// Whether a fixed number of chunks is chosen, or those in memory and what is worth reading.
+    pub count: Count,
+    /// The fixed number, as a multiple of the share of neurons that are computed; at least 1.
     pub reach: f64,
-    /// How much the price of reading counts in choosing chunks; see
+    /// How much the price of reading counts in choosing chunks, which depends on `count`; see
     /// [`price`](ls_sched::Config::price).
     pub price: f32,
+    /// By how much dearer reads are for a layer that waits for them.
+    pub late_price: f32,
     /// Stages of a layer.
     pub stages: u32,
     /// Layers that reads are ahead.
@@ -73,9 +78,10 @@ impl Default for RefineOptions {
         Self {
             policy: Policy::Refine,
             retain: Retain::Priority,
-            // The fastest of the few that were tried, at no visible loss.
+            count: Count::ByWorth,
             reach: 1.0,
-            price: 8.0,
+            price: 0.3,
+            late_price: 1.0,
             stages: 8,
             ahead: 1,
             correct: true,
@@ -94,6 +100,7 @@ pub struct Refiner {
     id: u64,
     predictors: Arc<Predictors>,
     plan: Vec<KeepPlan>,
+    count: Count,
     inner: Mutex<Inner>,
 }
 
@@ -189,7 +196,8 @@ impl Refiner {
         };
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Self { id, predictors, plan, inner: Mutex::new(inner) }))
+        let count = options.count;
+        Ok(Arc::new(Self { id, predictors, plan, count, inner: Mutex::new(inner) }))
     }
 
     /// What was decided so far, and what came of it. Waits for the token that is under way.
@@ -258,7 +266,9 @@ fn controller(
     let curve = Curve::line(curve.fixed_us * 1000.0, curve.us_per_kib * 1000.0);
     let mut config = ls_sched::Config::new(ls_sched::Mode::Sparse, options.policy, budget, curve);
     config.keep = options.retain;
+    config.count = options.count;
     config.price = options.price;
+    config.late_price = options.late_price;
     config.stages = options.stages;
     config.ahead = options.ahead.min(streamer.layers().len() as u32 - 1);
     config.correct = options.correct;

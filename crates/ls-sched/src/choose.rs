@@ -36,6 +36,16 @@ impl Price {
         Self { open: (price - chunk).max(0.0), chunk }
     }
 
+    /// `price` for reading a layer of `n_chunks` in one piece, divided as `curve` says; in units of the sum of all its
+    /// scores, for [`Chooser::choose_worth`].
+    #[must_use]
+    pub fn of_layer(price: f32, curve: &Curve, chunk_bytes: u32, n_chunks: u32) -> Self {
+        let chunk = curve.ns_per_kib * f64::from(chunk_bytes) / 1024.0;
+        let all = chunk * f64::from(n_chunks);
+        let share = |ns: f64| (f64::from(price) * ns / all.max(f64::MIN_POSITIVE)) as f32;
+        Self { open: share(curve.fixed_ns), chunk: share(chunk) }
+    }
+
     fn is_nothing(self) -> bool {
         self.open <= 0.0 && self.chunk <= 0.0
     }
@@ -128,6 +138,29 @@ impl Chooser {
         low
     }
 
+    /// Writes the chunks that are not taken, are of any use, and are in memory or worth their reads to `chosen`, the
+    /// best score first. Returns the mean score.
+    ///
+    /// It maximises the sum of scores less the price of the reads, as [`Self::choose`] does, but however many
+    /// chunks that are: a read brings all chunks that it covers. Prices are shares of the sum of all scores
+    /// ([`Price::of_layer`]).
+    pub fn choose_worth(
+        &mut self,
+        scores: &[f32],
+        places: impl Fn(usize) -> Place,
+        price: Price,
+        chosen: &mut Vec<u16>,
+    ) -> f32 {
+        chosen.clear();
+        self.list(scores, &places);
+        let total: f32 = scores.iter().map(|score| sane(*score)).sum();
+        self.mark(0.0, Price { open: price.open * total, chunk: price.chunk * total });
+        let ways = std::mem::take(&mut self.ways);
+        self.keep(scores, &places, |i| ways[i] == CHOSEN, usize::MAX, chosen);
+        self.ways = ways;
+        total / scores.len().max(1) as f32
+    }
+
     /// The `n`-th best score of those not taken.
     fn plain_bound(&mut self, scores: &[f32], places: impl Fn(usize) -> Place, n: usize) -> f32 {
         self.scores.clear();
@@ -205,8 +238,10 @@ impl Chooser {
         if n == 0 {
             return;
         }
-        self.keys.select_nth_unstable(n - 1);
-        self.keys.truncate(n);
+        if n < self.keys.len() {
+            self.keys.select_nth_unstable(n - 1);
+            self.keys.truncate(n);
+        }
         self.keys.sort_unstable();
         chosen.extend(self.keys.iter().map(|key| *key as u16));
     }
@@ -291,6 +326,29 @@ mod tests {
             sorted.sort_unstable();
             sorted.dedup();
             prop_assert_eq!(sorted.len(), chosen.len());
+        }
+
+        #[test]
+        fn what_is_worth_its_reads_is_chosen(
+            chunks in prop::collection::vec((0.01f32..10.0, place()), 1..11),
+            (price, fixed) in (0.0f32..3.0, 0.0f64..50_000.0),
+        ) {
+            let (scores, places): (Vec<f32>, Vec<Place>) = chunks.into_iter().unzip();
+            let price = Price::of_layer(price, &Curve::line(fixed, 400.0), 4096, scores.len() as u32);
+            let (mut chooser, mut chosen) = (Chooser::default(), Vec::new());
+            let mean = chooser.choose_worth(&scores, |i| places[i], price, &mut chosen);
+            let total = mean * scores.len() as f32;
+            let price = Price { open: price.open * total, chunk: price.chunk * total };
+            let value = |set: &[bool]| worth(&scores, &places, set, price);
+            let mut set = vec![false; scores.len()];
+            chosen.iter().for_each(|i| set[usize::from(*i)] = true);
+            let best = (0..1u32 << scores.len())
+                .map(|bits| (0..scores.len()).map(|i| bits >> i & 1 == 1).collect::<Vec<_>>())
+                .filter(|set| set.iter().zip(&places).all(|(is, at)| !is || *at != Place::Taken))
+                .map(|set| value(&set))
+                .fold(f64::NEG_INFINITY, f64::max);
+            prop_assert!((value(&set) - best).abs() < 1e-3 * f64::from(total), "{} of {best}", value(&set));
+            prop_assert!(chosen.is_sorted_by(|a, b| scores[usize::from(*a)] >= scores[usize::from(*b)]));
         }
 
         #[test]

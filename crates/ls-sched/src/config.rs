@@ -101,6 +101,17 @@ impl Keep {
     }
 }
 
+/// How many chunks of a layer are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Count {
+    /// As many as the [layer](crate::Layer::n_keep) says, in memory or not.
+    #[default]
+    Fixed,
+    /// Those in memory, and as many more as are worth reading. Scores say what a chunk adds to what is computed, and
+    /// what is computed of what is there is for others to limit.
+    ByWorth,
+}
+
 /// All settings of a controller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -132,10 +143,15 @@ pub struct Config {
     /// Reads that are submitted at a time; somewhat more than the depth of the device's queue. What
     /// is not submitted is re-ordered for nothing.
     pub max_reads: u32,
-    /// How much the price of reading counts in choosing chunks. 0: not at all. 1: a chunk that
-    /// has to be read alone must exceed the bound of plain ranking by its double; see
-    /// [`choose`](crate::Chooser::choose).
+    /// How many chunks are chosen, in sparse mode.
+    pub count: Count,
+    /// How much the price of reading counts in choosing chunks. 0: not at all. For a fixed number, 1: a chunk
+    /// that has to be read alone must exceed the bound of plain ranking by its double; see
+    /// [`choose`](crate::Chooser::choose). By worth, 1: reading a whole layer costs as much as all of its
+    /// scores are worth; see [`choose_worth`](crate::Chooser::choose_worth).
     pub price: f32,
+    /// By how much dearer reads are for a layer that waits for them.
+    pub late_price: f32,
     /// What may be given up.
     pub fidelity: Fidelity,
     /// Nanoseconds that computing waits in a layer, in all, before late chunks are given up; and at
@@ -166,7 +182,9 @@ impl Config {
             curve,
             max_read_bytes: 512 << 10,
             max_reads: 32,
+            count: Count::Fixed,
             price: 0.0,
+            late_price: 1.0,
             fidelity: Fidelity { late_share: 0.0, lost_share: 0.02 },
             late_ns: 500_000,
             read_deadline_ns: 10_000_000_000,
@@ -191,6 +209,7 @@ impl Config {
         within("layers ahead", self.ahead.into(), 0.0..=most, "fewer than there are layers")?;
         within("least stage", self.least_stage.into(), 0.0..=1.0, "0 to 1")?;
         within("price", self.price.into(), 0.0..=1e6, "0 or more")?;
+        within("price of late reads", self.late_price.into(), 0.0..=1e6, "0 or more")?;
         let Fidelity { late_share, lost_share } = self.fidelity;
         within("late share", late_share.into(), 0.0..=1.0, "0 to 1")?;
         within("lost share", lost_share.into(), 0.0..=1.0, "0 to 1")?;

@@ -15,7 +15,7 @@ use crate::frames::{Frames, HELD, READING, RESIDENT};
 use crate::interval::Table;
 use crate::plan::{Plan, Ranking};
 use crate::solve::Profile;
-use crate::{Chunk, Command, Config, Event, Layout, Mode, Policy, SchedError, Stats};
+use crate::{Chunk, Command, Config, Count, Event, Layout, Mode, Policy, SchedError, Stats};
 
 /// What the token is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,13 @@ impl Controller {
         let longest = layout.layers.iter().map(|layer| layer.n_chunks as usize).max().unwrap_or(1);
         let price = |layer: &crate::Layer| match config.mode {
             Mode::Exact => Price::NOTHING,
-            Mode::Sparse => Price::new(config.price, &config.curve, layer.chunk_bytes),
+            Mode::Sparse => match config.count {
+                Count::Fixed => Price::new(config.price, &config.curve, layer.chunk_bytes),
+                Count::ByWorth => {
+                    let (bytes, n) = (layer.chunk_bytes, layer.n_chunks);
+                    Price::of_layer(config.price, &config.curve, bytes, n)
+                }
+            },
         };
         let empty = Read { layer: 0, first: 0, wanted: 0, priority: 0 };
         let flight = Flight { read: empty, left: 0, since: 0, is_counted: true };

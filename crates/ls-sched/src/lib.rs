@@ -99,7 +99,7 @@ mod stats;
 
 pub use choose::{Chooser, Place, Price};
 pub use command::{Basis, Cause, Command, Read, ReadId, Stage, StageId};
-pub use config::{Config, Fidelity, Keep, Mode, Policy, UnknownPolicy};
+pub use config::{Config, Count, Fidelity, Keep, Mode, Policy, UnknownPolicy};
 pub use controller::Controller;
 pub use curve::Curve;
 pub use error::SchedError;

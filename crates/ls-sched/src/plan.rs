@@ -140,10 +140,12 @@ impl Plan {
         }
     }
 
-    /// The best `n_keep` are to be computed, those among them that are already.
+    /// The best `n_keep` are to be computed, those among them that are already; or those that are worth it, if
+    /// `by_worth`, and `n_keep` only if none is.
     pub fn choose(
         &mut self,
         n_keep: u32,
+        by_worth: bool,
         price: Price,
         scores: &[f32],
         chooser: &mut Chooser,
@@ -163,7 +165,13 @@ impl Plan {
             is if is & RESIDENT != 0 || is & (READING | CANCELLING) == READING => Place::Present,
             _ => Place::Absent,
         };
-        self.bound = chooser.choose(&self.scores, place, n, price, &mut self.order);
+        if by_worth {
+            self.bound = chooser.choose_worth(&self.scores, place, price, &mut self.order);
+        }
+        if !by_worth || (self.order.is_empty() && self.n_taken == 0) {
+            let price = if by_worth { Price::NOTHING } else { price };
+            self.bound = chooser.choose(&self.scores, place, n, price, &mut self.order);
+        }
         self.n_total = self.order.len() as u32 + self.n_taken + self.n_dropped;
         let all = |i: &usize| self.marks[*i] & (TAKEN | DROPPED) != 0;
         let gone: f32 = (0..self.scores.len()).filter(all).map(|i| self.scores[i]).sum();

@@ -14,6 +14,7 @@ done; --resume goes on there.
 Examples:
   leanstream train model.lspack -f book.txt
   leanstream train model.lspack -f book.txt --size 10 --steps 400
+  leanstream train hot.lspack --from model.lspred --from-pack model.lspack
   leanstream run model.lspack -p 'Once upon a time' --mode sparse --keep auto:2";
 
 /// Arguments of `train`.
@@ -23,11 +24,18 @@ pub struct TrainArgs {
     /// A .lspack file
     pub model: PathBuf,
     /// The text to learn from; some 50,000 words of what the model will be used for
-    #[arg(short, long, value_name = "FILE")]
-    pub file: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "from")]
+    pub file: Option<PathBuf>,
     /// The predictors to write [default: the model's name with .lspred, beside it]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Predictors of the same model in another pack, to use for this one: what they know is put into this pack's
+    /// order of neurons, and nothing is trained
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "resume", "trace"])]
+    pub from: Option<PathBuf>,
+    /// The pack that they are of [default: their name with .lspack, beside them]
+    #[arg(long, value_name = "PACK", requires = "from")]
+    pub from_pack: Option<PathBuf>,
     /// Bytes of the predictors, as a percentage of the MLPs' bytes
     #[arg(long, value_name = "PCT", default_value_t = 5.0, value_parser = percentage)]
     pub size: f64,

@@ -48,10 +48,14 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
-    let text = cmd::read_start(&args.file, args.tokens.saturating_mul(calibrate::TOKEN_BYTES))?;
-    cmd::require_pack(&args.model)?;
     let out = args.output.clone().unwrap_or_else(|| beside(&args.model));
-    anyhow::ensure!(args.force || !out.exists(), "{} exists; --force replaces it", out.display());
+    if let Some(from) = &args.from {
+        return take_over(args, from, &out);
+    }
+    let file = args.file.as_deref().context("no text to learn from; name one with --file")?;
+    let text = cmd::read_start(file, args.tokens.saturating_mul(calibrate::TOKEN_BYTES))?;
+    cmd::require_pack(&args.model)?;
+    refuse_existing(args, &out)?;
     interrupt::install()?;
     let start = Instant::now();
     let (most, context) = (usize::try_from(args.tokens)?, usize::try_from(args.context)?);
@@ -106,9 +110,37 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     if args.trace.is_none() {
         fs::remove_file(&traced).with_context(|| format!("cannot remove {}", traced.display()))?;
     }
-    let report = report(args, &engine, &predictors, &out, n_tokens, start.elapsed().as_secs_f64())?;
-    print(&report, args.json)?;
+    let work = Work { tokens: n_tokens, steps: args.steps, threads: engine.threads(), start };
+    print(&report(engine.model(), &predictors, &out, &work)?, args.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn refuse_existing(args: &TrainArgs, out: &Path) -> anyhow::Result<()> {
+    anyhow::ensure!(args.force || !out.exists(), "{} exists; --force replaces it", out.display());
+    Ok(())
+}
+
+/// Puts predictors of another pack of the same model into this one's order.
+fn take_over(args: &TrainArgs, from: &Path, out: &Path) -> anyhow::Result<ExitCode> {
+    let start = Instant::now();
+    cmd::require_pack(&args.model)?;
+    refuse_existing(args, out)?;
+    let old = args.from_pack.clone().unwrap_or_else(|| from.with_extension("lspack"));
+    cmd::require_pack(&old)?;
+    let (old, new) = (ModelFile::open(&old)?, ModelFile::open(&args.model)?);
+    let predictors = Predictors::open(from, &old)?.for_other_pack(&old, &new)?;
+    predictors.write(out)?;
+    let work = Work { tokens: 0, steps: 0, threads: 1, start };
+    print(&report(&new, &predictors, out, &work)?, args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What it took.
+struct Work {
+    tokens: u32,
+    steps: u32,
+    threads: usize,
+    start: Instant,
 }
 
 /// `path` with `more` behind its name.
@@ -165,25 +197,23 @@ fn show(bar: &ProgressBar, at: &TrainProgress) -> ControlFlow<()> {
 }
 
 fn report(
-    args: &TrainArgs,
-    engine: &Engine,
+    model: &ModelFile,
     predictors: &Predictors,
     path: &Path,
-    tokens: u32,
-    seconds: f64,
+    work: &Work,
 ) -> anyhow::Result<Report> {
-    let layers = engine.model().pack().map_or(&[][..], |pack| pack.layers());
+    let layers = model.pack().map_or(&[][..], |pack| pack.layers());
     let all: u64 = layers.iter().map(|layer| layer.useful_bytes()).sum();
     let costs = predictors.costs().iter();
     Ok(Report {
         path: path.display().to_string(),
         bytes: fs::metadata(path)?.len(),
         share: predictors.n_bytes() as f64 / all.max(1) as f64,
-        tokens,
+        tokens: work.tokens,
         n_layers: predictors.info().n_layers,
-        steps: args.steps,
-        seconds,
-        threads: engine.threads(),
+        steps: work.steps,
+        seconds: work.start.elapsed().as_secs_f64(),
+        threads: work.threads,
         costs: costs.map(|c| Row { keep: c.fraction, rise: c.rise, kl: c.kl }).collect(),
     })
 }

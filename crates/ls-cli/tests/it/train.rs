@@ -77,6 +77,17 @@ fn predictors_are_trained_and_then_found() {
     assert_eq!((&report["choose"], &report["keep"]), (&"predicted".into(), &0.5.into()));
     assert!(report["kl"].as_f64() > Some(0.0), "{report}");
     streams(&pack, &text, &run);
+    let other = path(dir.path(), "other.lspack");
+    let again = ["pack", MODEL, "-o", &other, "--chunk-kib", "8", "--calibrate", &text];
+    assert_eq!(leanstream(&again).status.code(), Some(0));
+    let from = path(dir.path(), "tiny.lspred");
+    let take = ["train", &other, "--from", &from, "--json"];
+    let output = leanstream(&take);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+    let run = ["run", &other, "-p", "The", "-n", "8", "--temp", "0", "--mode", "sparse"];
+    assert_eq!(leanstream(&run).status.code(), Some(0));
+    let wrong = leanstream(&[&take[..], &["--force", "--from-pack", &other]].concat());
+    assert!(stderr(&wrong).contains("was trained for another pack"), "{}", stderr(&wrong));
 }
 
 /// Under a budget only what is chosen is read, as the flags say.

@@ -83,6 +83,14 @@ pub enum PredictError {
         /// What differs.
         what: &'static str,
     },
+    /// Predictors of one model are of no use to another.
+    #[error("{} and {} are not packs of the same model file", from.display(), to.display())]
+    OtherModel {
+        /// The pack whose predictors there are.
+        from: PathBuf,
+        /// The one that needs some.
+        to: PathBuf,
+    },
     /// The training was not finished.
     #[error("{} has predictors of {found} of {n_layers} layers; finish it with --resume", path.display())]
     Unfinished {

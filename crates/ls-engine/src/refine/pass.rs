@@ -313,12 +313,13 @@ impl RefinePass<'_> {
         cpu.pool().for_each_chunk(&mut partial[..n_parts * d], d, &|part, out| {
             out.fill(0.0);
             let chunks = chunks.chunks(size).nth(part).unwrap_or_default();
+            let is_needed = |index: &&u16| mask.count(mlp.layout.neurons((**index).into())) > 0;
             // A budget that was lowered just now may have taken what is not pinned.
             let pin = |index: &u16| {
                 let pin = cache.pin(key(Chunk { layer, index: (*index).into() }))?;
                 Some((u32::from(*index), pin))
             };
-            let pins: Vec<_> = chunks.iter().filter_map(pin).collect();
+            let pins: Vec<_> = chunks.iter().filter(is_needed).filter_map(pin).collect();
             let placed = pins.iter().map(|(chunk, pin)| {
                 let n_neurons = mlp.layout.neurons_in(*chunk);
                 let bytes = cache.pinned_bytes(pin);

@@ -3,9 +3,12 @@
 use ls_hash::FeatureKind;
 use ls_sched::Basis;
 
-use super::{Inner, Refiner};
+use super::{Count, Inner, Refiner};
 use crate::forward::Forward;
 use crate::state::Buffers;
+
+/// What a neuron's score counts by itself: any is better than none, to fill up what is computed.
+const LITTLE: f32 = 1e-3;
 
 impl Inner {
     /// Ranks the chunks of `layer` from the residual stream and what was added to it so far, or from the
@@ -46,8 +49,18 @@ impl Inner {
         self.neurons[layer].clear();
         self.neurons[layer].extend_from_slice(scores);
         self.chunks.clear();
-        let size = forward.chunk_layout(layer).neurons_per_chunk;
-        self.chunks.extend(scores.chunks(size).map(|neurons| neurons.iter().sum::<f32>()));
+        let layout = forward.chunk_layout(layer);
+        let neurons = scores.chunks(layout.neurons_per_chunk);
+        if by.count == Count::Fixed {
+            self.chunks.extend(neurons.map(|neurons| neurons.iter().sum::<f32>()));
+            return;
+        }
+        // What a chunk adds is what its neurons exceed those by which they are replaced otherwise.
+        let k = (by.plan[layer].rows * layout.d_ff as f64).round() as usize;
+        self.selector.top_k(scores, k.clamp(1, scores.len()), &mut self.selected);
+        let least = self.selected.iter_ones().map(|j| scores[j]).fold(f32::INFINITY, f32::min);
+        let gain = |score: &f32| (score - least).max(0.0) + LITTLE * score;
+        self.chunks.extend(neurons.map(|neurons| neurons.iter().map(gain).sum::<f32>()));
     }
 
     /// Marks the neurons of the layer that are computed: the best of the chunks that are chosen, or were

@@ -4,17 +4,20 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ls_cpu::{Cpu, Isa};
 use ls_engine::predict::{
     LookupConfig, PredictError, Predicted, Predictors, STAGES, TracedLayer, TracedMlp,
     TrainOptions, Trained, train,
 };
 use ls_engine::trace::{RecordOptions, Trace, cut_into_windows, record};
-use ls_engine::{Choice, Engine, Grain, Keep, PerplexityOptions, Random, argmax, fidelity};
+use ls_engine::{Choice, Engine, Grain, Keep, PerplexityOptions, Random, argmax, fidelity, pack};
 use ls_hash::{FeatureKind, GatedLayer};
 use ls_model::ModelFile;
+use ls_model::pack::PackOptions;
 use ls_model::tokenizer::EncodeOptions;
 use ndarray::Array2;
 
+use crate::fixtures;
 use crate::streaming::{in_memory, tiny_pack};
 
 const TEXT: &str = "The borrow checker makes sure that references are valid. A reference is like a \
@@ -87,6 +90,54 @@ fn predictors_beat_chance_and_cost_less_the_more_is_computed() {
     let few = PerplexityOptions { n_ctx: 6, max_chunks: Some(12), ..options };
     let single = fidelity(&engine, &mut state, &[by(0.5)], &tokens, &few, go_on).unwrap();
     assert!((single.ways[0].counts.computed_fraction() - 0.5).abs() < 0.08);
+}
+
+#[test]
+fn predictors_go_over_to_another_pack_of_the_model() {
+    let (dir, path) = tiny_pack();
+    let one = in_memory(&path);
+    let (_, predictors) = trained(&one, dir.path());
+    let source = ModelFile::open(fixtures().join("tiny-book.gguf")).unwrap();
+    let config = source.config();
+    let order = |layer: usize| {
+        let n = config.d_ff as u32;
+        (0..n).map(|i| (i * 37 + layer as u32) % n).rev().collect::<Vec<u32>>()
+    };
+    let options = PackOptions {
+        chunk_kib: 8,
+        orders: (0..config.n_layers).map(order).collect(),
+        ..PackOptions::default()
+    };
+    let other = dir.path().join("other.lspack");
+    let cpu = Cpu::new(1, Isa::detect()).unwrap();
+    pack(&cpu, &source, &other, &options, &mut |_| ControlFlow::Continue(())).unwrap();
+    let two = in_memory(&other);
+    let moved = predictors.for_other_pack(one.model(), two.model()).unwrap();
+    let back = moved.for_other_pack(two.model(), one.model()).unwrap();
+    for (back, first) in back.layers().iter().zip(predictors.layers()) {
+        assert!(back.predictor == first.predictor && back.norms == first.norms);
+    }
+    // Opened like any, and the same neurons are computed in another order of sums.
+    let out = dir.path().join("other.lspred");
+    moved.write(&out).unwrap();
+    let moved = Arc::new(Predictors::open(&out, two.model()).unwrap());
+    let logits = |engine: &Engine, predictors: Arc<Predictors>| {
+        let plan = predictors.plan(0.5, engine.row_share());
+        let mut state = engine.new_state().unwrap();
+        let choice = Choice::for_every_token(Arc::new(Predicted::new(predictors, plan)));
+        engine.set_choice(&mut state, Some(choice)).unwrap();
+        let logits = engine.prefill(&mut state, &text(engine)[..30]).unwrap().to_vec();
+        (logits, state.sparse_counts().unwrap().neurons)
+    };
+    let (a, b) = (logits(&one, Arc::new(predictors.clone())), logits(&two, moved));
+    assert_eq!(a.1, b.1);
+    let size = a.0.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    for (a, b) in a.0.iter().zip(&b.0) {
+        assert!((a - b).abs() < 0.05 * size, "{a} and {b}");
+    }
+    let stranger = ModelFile::open(fixtures().join("models/q4_k.gguf")).unwrap();
+    let error = predictors.for_other_pack(one.model(), &stranger).unwrap_err();
+    assert!(matches!(error, PredictError::NoPack { .. }), "{error}");
 }
 
 #[test]

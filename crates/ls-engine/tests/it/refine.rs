@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ls_engine::predict::{KeepPlan, Predicted, Predictors};
-use ls_engine::refine::{Policy, Retain};
+use ls_engine::refine::{Count, Policy, Retain};
 use ls_engine::{
     Choice, Engine, EngineError, FaultPlan, Prompts, RefineOptions, Refiner, State, StreamOptions,
 };
@@ -76,8 +76,14 @@ fn what_reaches_every_chunk_is_what_is_chosen_in_memory() {
     for (policy, retain) in POLICIES.into_iter().zip(Retain::ALL) {
         for (part, keep) in [(0.0, 0.5), (0.3, 0.4), (2.0, 0.6), (0.3, 1.0)] {
             let engine = engine(part, None);
-            let options =
-                RefineOptions { policy, retain, reach: ALL, price: 0.0, ..Default::default() };
+            let options = RefineOptions {
+                policy,
+                retain,
+                count: Count::Fixed,
+                reach: ALL,
+                price: 0.0,
+                ..Default::default()
+            };
             let (mut state, refiner) = refined(&engine, keep, &options);
             let (mut want, mut dense) = (chosen(&memory, keep), memory.new_state().unwrap());
             memory.prefill(&mut dense, &prompt(20)).unwrap();
@@ -109,7 +115,8 @@ fn what_reaches_every_chunk_is_what_is_chosen_in_memory() {
 fn less_is_read_and_the_budget_kept() {
     for price in [0.0, 1.0] {
         let engine = engine(0.4, None);
-        let options = RefineOptions { reach: 1.0, price, ..Default::default() };
+        let options =
+            RefineOptions { count: Count::Fixed, reach: 1.0, price, ..Default::default() };
         let (mut state, refiner) = refined(&engine, 0.3, &options);
         for token in prompt(40) {
             engine.decode(&mut state, token).unwrap();
@@ -134,7 +141,7 @@ fn less_is_read_and_the_budget_kept() {
 fn exact_tokens_and_chosen_ones_take_turns() {
     let memory = in_memory(&predicted().0);
     let engine = engine(0.3, None);
-    let options = RefineOptions { reach: ALL, ..Default::default() };
+    let options = RefineOptions { count: Count::Fixed, reach: ALL, ..Default::default() };
     let (mut state, _) = refined(&engine, 0.5, &options);
     let (mut other, _) = refined(&engine, 0.5, &options);
     let mut exact = engine.new_state().unwrap();
@@ -159,7 +166,7 @@ fn exact_tokens_and_chosen_ones_take_turns() {
 fn a_budget_that_changes_between_tokens_is_kept() {
     let memory = in_memory(&predicted().0);
     let engine = engine(0.6, None);
-    let options = RefineOptions { reach: ALL, ..Default::default() };
+    let options = RefineOptions { count: Count::Fixed, reach: ALL, ..Default::default() };
     let (mut state, _) = refined(&engine, 0.5, &options);
     let mut want = chosen(&memory, 0.5);
     let before = engine.plan().unwrap();
@@ -195,7 +202,8 @@ fn under_faults_a_token_is_right_or_an_error() {
         };
         let engine = engine(0.3, Some(fault));
         let policy = POLICIES[seed as usize % 4];
-        let options = RefineOptions { policy, reach: ALL, ..Default::default() };
+        let options =
+            RefineOptions { policy, count: Count::Fixed, reach: ALL, ..Default::default() };
         let (mut state, _) = refined(&engine, 0.5, &options);
         let mut want = chosen(&memory, 0.5);
         for step in 0..60u32 {
@@ -229,7 +237,7 @@ fn a_chunk_that_cannot_be_read_is_named() {
     let at = model.pack().unwrap().layers()[2].chunk_offset(7);
     let fault = FaultPlan { bad: Some(at..at + 1), ..FaultPlan::default() };
     let engine = engine(0.2, Some(fault));
-    let options = RefineOptions { reach: ALL, ..Default::default() };
+    let options = RefineOptions { count: Count::Fixed, reach: ALL, ..Default::default() };
     let (mut state, _) = refined(&engine, 0.5, &options);
     for _ in 0..3 {
         match engine.decode(&mut state, 400) {
@@ -256,7 +264,7 @@ fn a_damaged_chunk_is_named() {
     std::fs::write(&damaged, bytes).unwrap();
     let stream = StreamOptions { cache_limit: Some(0), ..StreamOptions::default() };
     let engine = streamed(&damaged, 2, stream).unwrap();
-    let options = RefineOptions { reach: ALL, ..Default::default() };
+    let options = RefineOptions { count: Count::Fixed, reach: ALL, ..Default::default() };
     let (mut state, _) = refined(&engine, 0.5, &options);
     for _ in 0..3 {
         match engine.decode(&mut state, 400) {
@@ -272,7 +280,7 @@ fn a_damaged_chunk_is_named() {
 fn a_prompt_can_be_sparse_too() {
     let memory = in_memory(&predicted().0);
     let engine = engine(0.3, None);
-    let options = RefineOptions { reach: ALL, ..Default::default() };
+    let options = RefineOptions { count: Count::Fixed, reach: ALL, ..Default::default() };
     let (mut state, refiner) = refined(&engine, 0.5, &options);
     engine.set_refiner(&mut state, Some((refiner, Prompts::Sparse))).unwrap();
     let mut want = chosen(&memory, 0.5);

@@ -144,6 +144,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::lookup::shape::FeatureKind;
+    use crate::rng::Rng;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
@@ -161,6 +163,36 @@ mod tests {
             for cut in [0, 7, bytes.len() / 2, bytes.len() - 1] {
                 prop_assert!(LookupPredictor::from_bytes(&bytes[..cut]).is_err());
             }
+        }
+
+        #[test]
+        fn outputs_in_another_order_have_the_same_scores(
+            n_inputs in 16usize..90, n_outputs in 1usize..200, groups in 1usize..8, seed: u64,
+        ) {
+            let shape = LookupShape {
+                n_inputs, n_outputs, n_components: 9, gate_groups: groups, up_groups: 3, n_kinds: 2,
+            };
+            let Ok(made) = LookupPredictor::random(shape, seed) else { return Ok(()) };
+            let mut rng = Rng::new(seed, 1);
+            let mut order: Vec<u32> = (0..n_outputs as u32).collect();
+            for i in (1..n_outputs).rev() {
+                order.swap(i, rng.below(i + 1));
+            }
+            let other = made.reordered(&order).unwrap();
+            let features: Vec<f32> = (0..n_inputs).map(|i| (i as f32 * 0.7).sin()).collect();
+            for kind in [FeatureKind::Exact, FeatureKind::Speculative] {
+                let (mut a, mut b) = (made.state(), other.state());
+                made.set(&mut a, &features, kind);
+                other.set(&mut b, &features, kind);
+                let expected: Vec<f32> = order.iter().map(|i| a.scores()[*i as usize]).collect();
+                prop_assert_eq!(b.scores(), &expected[..]);
+            }
+            let mut back = vec![0; n_outputs];
+            order.iter().enumerate().for_each(|(i, from)| back[*from as usize] = i as u32);
+            prop_assert_eq!(&other.reordered(&back).unwrap(), &made);
+            order[0] = *order.last().unwrap();
+            prop_assert_eq!(made.reordered(&order).is_err(), n_outputs > 1);
+            prop_assert!(made.reordered(&order[1..]).is_err());
         }
     }
 

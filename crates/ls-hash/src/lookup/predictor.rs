@@ -176,6 +176,45 @@ impl LookupPredictor {
         self
     }
 
+    /// The same with its outputs in another order: output `i` of the result is output `order[i]` of this one.
+    ///
+    /// # Errors
+    ///
+    /// If `order` does not name each output once.
+    pub fn reordered(&self, order: &[u32]) -> Result<Self, HashError> {
+        let n = self.shape.n_outputs;
+        length("an order's outputs", order.len(), n)?;
+        let mut seen = vec![false; n];
+        let first =
+            |i: &u32| seen.get_mut(*i as usize).is_some_and(|s| !std::mem::replace(s, true));
+        if !order.iter().all(first) {
+            let expected = "each output once";
+            return Err(HashError::Size { what: "outputs of an order", found: n, expected });
+        }
+        // What fills up the last block stays.
+        let from = |i: usize| order.get(i).map_or(i, |from| *from as usize);
+        let (n, groups) = (self.shape.padded_outputs(), self.shape.n_groups());
+        let bytes = |of: &[u8]| -> Vec<u8> { (0..n).map(|i| of[from(i)]).collect() };
+        let halves = |of: &[u16]| -> Vec<u16> { (0..n).map(|i| of[from(i)]).collect() };
+        let mut codes = vec![0; self.codes.len()];
+        for i in 0..n {
+            for group in 0..groups {
+                let code = kernels::code_at(&self.codes, groups, group, from(i));
+                kernels::put_code(&mut codes, groups, group, i, code);
+            }
+        }
+        let mut made = self.clone();
+        made.codes = codes;
+        made.gains = bytes(&self.gains);
+        for (code, old) in made.factors.iter_mut().zip(&self.factors) {
+            (code.scale, code.bias) = (halves(&old.scale), halves(&old.bias));
+        }
+        for (kind, old) in made.kinds.iter_mut().zip(&self.kinds) {
+            kind.deviation = [0, 1].map(|factor: usize| bytes(&old.deviation[factor]));
+        }
+        Ok(made)
+    }
+
     /// Memory for predictions of one sequence, with scores for features that are their means.
     pub fn state(&self) -> LookupState {
         let mut state = LookupState::empty(&self.shape);

@@ -3,7 +3,7 @@
 use super::{Controller, Phase};
 use crate::command::Basis;
 use crate::plan::has_moved;
-use crate::{Chunk, Command, Mode, Policy};
+use crate::{Chunk, Command, Count, Mode, Policy};
 
 impl Controller {
     /// Asks for a ranking of the layer of `visit`: now, or when the last one is answered.
@@ -58,10 +58,16 @@ impl Controller {
                 &guess[..]
             }
         };
-        let price = self.prices[layer as usize];
+        let mut price = self.prices[layer as usize];
+        // What is ranked when it is entered has to be waited for.
+        if self.phase == Phase::Inside && self.plans[slot].visit == Some(self.visit) {
+            price.open *= self.config.late_price;
+            price.chunk *= self.config.late_price;
+        }
+        let by_worth = self.config.count == Count::ByWorth;
         let plan = &mut self.plans[slot];
         mark_chosen(&mut plan.marks, &plan.order);
-        plan.choose(shape.n_keep, price, scores, &mut self.chooser, &mut self.frames);
+        plan.choose(shape.n_keep, by_worth, price, scores, &mut self.chooser, &mut self.frames);
         let kept = unmark_chosen(&mut plan.marks, &plan.order);
         if was_chosen {
             self.stats.refinements += 1;
@@ -70,7 +76,8 @@ impl Controller {
         } else {
             let missing = plan.n_missing();
             self.stats.demand_miss_bytes += u64::from(missing) * u64::from(shape.chunk_bytes);
-            self.costs.missed(missing, shape.n_keep);
+            let of = if by_worth { plan.n_total.max(1) } else { shape.n_keep };
+            self.costs.missed(missing, of);
         }
         self.set_due(slot);
     }

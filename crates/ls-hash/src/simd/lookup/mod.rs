@@ -44,6 +44,13 @@ pub(crate) fn put_code(codes: &mut [u8], n_groups: usize, group: usize, output: 
     codes[(block * n_groups + group) * ROW + byte] |= code << (4 * (lane / 32));
 }
 
+/// The code of one output and group.
+pub(crate) fn code_at(codes: &[u8], n_groups: usize, group: usize, output: usize) -> u8 {
+    let (block, lane) = (output / OUTPUTS, output % OUTPUTS);
+    let byte = 2 * (lane % 16) + lane / 16 % 2;
+    codes[(block * n_groups + group) * ROW + byte] >> (4 * (lane / 32)) & 15
+}
+
 widened! {
     /// Largest magnitude of the features less their means, what is not a number left out.
     centre(x: &[f32], means: &[u16], out: &mut [f32], largest: &mut f32)
