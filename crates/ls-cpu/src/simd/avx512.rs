@@ -52,13 +52,24 @@ fn both(low: __m256i, high: __m256i) -> __m512i {
     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
 }
 
-/// Lane i is `first + i / each`.
+/// Lane i is `FIRST + i / EACH`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn repeated(first: i32, each: i32) -> __m512i {
-    let lanes: [i32; 16] = std::array::from_fn(|i| first + i as i32 / each);
+fn repeated<const FIRST: i32, const EACH: usize>() -> __m512i {
+    // Made by the compiler: a closure in here would have its features, and what calls it would not, so that it
+    // would be called for each lane of each row.
+    let lanes = const { lanes(FIRST, EACH) };
     // SAFETY: 16 readable words; the load needs no alignment.
     unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
+}
+
+const fn lanes(first: i32, each: usize) -> [i32; 16] {
+    let (mut lanes, mut i) = ([first; 16], 0);
+    while i < lanes.len() {
+        lanes[i] += (i / each) as i32;
+        i += 1;
+    }
+    lanes
 }
 
 /// `acc + products of q and a, scaled`: lane i takes `factor[pick[i]]`.
@@ -96,7 +107,7 @@ macro_rules! block32 {
             const MIN: Min = $min;
             let (mut acc, mut acc_b) = (_mm512_setzero_ps(), _mm512_setzero_ps());
             let mut mins = _mm256_setzero_ps();
-            let pick = [repeated(0, 8), repeated(2, 8), repeated(4, 8), repeated(6, 8)];
+            let pick = [repeated::<0, 8>(), repeated::<2, 8>(), repeated::<4, 8>(), repeated::<6, 8>()];
             let two = |$b: &[u8; $bytes], $c: &[u8; $bytes]| $q;
             let parts =
                 row.as_chunks::<$bytes>().0.chunks(8).zip(x.q.as_chunks::<32>().0.chunks(8));
@@ -178,7 +189,7 @@ fn dot_k4<const BYTES: usize, const HIGH: bool, const AHEAD: usize>(
 ) -> f32 {
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut mins = _mm256_setzero_ps();
-    let pick = [repeated(0, 8), repeated(2, 8), repeated(4, 8), repeated(6, 8)];
+    let pick = [repeated::<0, 8>(), repeated::<2, 8>(), repeated::<4, 8>(), repeated::<6, 8>()];
     let blocks = SuperBlocks::<BYTES>::new(row, x);
     for i in 0..blocks.blocks.len() {
         let (block, a) = blocks.get(i);
@@ -217,8 +228,8 @@ macro_rules! half_scales {
         fn $dot<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
             let mut acc = [_mm512_setzero_ps(); 2];
             let mut mins = _mm512_setzero_ps();
-            let pick = [repeated(0, 4), repeated(4, 4), repeated(8, 4), repeated(12, 4)];
-            let twice = repeated(0, 2);
+            let pick = [repeated::<0, 4>(), repeated::<4, 4>(), repeated::<8, 4>(), repeated::<12, 4>()];
+            let twice = repeated::<0, 2>();
             let blocks = SuperBlocks::<$bytes>::new(row, x);
             for i in 0..blocks.blocks.len() {
                 let ($block, a) = blocks.get(i);
