@@ -86,9 +86,14 @@ pub struct Controller {
     due: Option<u32>,
     table: Option<Table>,
     solve_asked: bool,
+    /// Tokens from which on a new table may be asked for.
+    solve_from: u64,
     costs: Costs,
     stats: Stats,
 }
+
+/// Fewest tokens between two tables; each time twice as many.
+const SOLVE_TOKENS: u64 = 16;
 
 impl Controller {
     /// A controller for the chunks of `layout`, none of which is in memory.
@@ -145,6 +150,7 @@ impl Controller {
             due: None,
             table: None,
             solve_asked: false,
+            solve_from: 0,
             costs: Costs::new(&layout, &config),
             stats: Stats::default(),
             layout,
@@ -300,6 +306,14 @@ impl Controller {
     pub fn set_table(&mut self, table: Table) {
         self.table = Some(table);
         self.solve_asked = false;
+        // Solving takes a processor that computes otherwise: costs that never settle must not be followed for ever.
+        let tokens = self.n_tokens();
+        self.solve_from = tokens + tokens.max(SOLVE_TOKENS);
+    }
+
+    /// Tokens since the controller was made.
+    fn n_tokens(&self) -> u64 {
+        self.visit / u64::from(self.layout.n_layers())
     }
 
     /// What things cost, as far as it was seen. What cannot be seen from here, how stale rankings

@@ -15,7 +15,7 @@ use crate::{packs, workspace};
 /// said here: once, a layer ahead, by importance alone.
 const POLICIES: [&[&str]; 6] = [
     &["--policy", "serial"],
-    &["--policy", "oneshot", "--price", "0", "--no-correct"],
+    &["--policy", "oneshot", "--reach", "1", "--no-correct"],
     &["--policy", "oneshot"],
     &["--policy", "fixed:1"],
     &["--policy", "fixed:4"],

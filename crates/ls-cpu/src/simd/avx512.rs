@@ -107,7 +107,8 @@ macro_rules! block32 {
             const MIN: Min = $min;
             let (mut acc, mut acc_b) = (_mm512_setzero_ps(), _mm512_setzero_ps());
             let mut mins = _mm256_setzero_ps();
-            let pick = [repeated::<0, 8>(), repeated::<2, 8>(), repeated::<4, 8>(), repeated::<6, 8>()];
+            let pick =
+                [repeated::<0, 8>(), repeated::<2, 8>(), repeated::<4, 8>(), repeated::<6, 8>()];
             let two = |$b: &[u8; $bytes], $c: &[u8; $bytes]| $q;
             let parts =
                 row.as_chunks::<$bytes>().0.chunks(8).zip(x.q.as_chunks::<32>().0.chunks(8));
@@ -228,7 +229,8 @@ macro_rules! half_scales {
         fn $dot<const AHEAD: usize>(row: &[u8], x: Q8Ref<'_>) -> f32 {
             let mut acc = [_mm512_setzero_ps(); 2];
             let mut mins = _mm512_setzero_ps();
-            let pick = [repeated::<0, 4>(), repeated::<4, 4>(), repeated::<8, 4>(), repeated::<12, 4>()];
+            let pick =
+                [repeated::<0, 4>(), repeated::<4, 4>(), repeated::<8, 4>(), repeated::<12, 4>()];
             let twice = repeated::<0, 2>();
             let blocks = SuperBlocks::<$bytes>::new(row, x);
             for i in 0..blocks.blocks.len() {

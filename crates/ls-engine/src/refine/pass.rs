@@ -347,7 +347,12 @@ impl Inner {
     /// Solves for a new table, beside everything else.
     fn solve(&mut self) {
         let profile = self.controller.profile();
-        let solve = move || ls_sched::solve(&profile).ok();
+        let solve = move || {
+            // All processors compute the token; this can wait. Where it cannot be said, nothing is lost.
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::setpriority_process(None, 19);
+            ls_sched::solve(&profile).ok()
+        };
         self.solver = std::thread::Builder::new().name("ls-solve".into()).spawn(solve).ok();
     }
 

@@ -74,16 +74,17 @@ fn assert_close(got: &[f32], want: &[f32], what: &str) {
 fn what_reaches_every_chunk_is_what_is_chosen_in_memory() {
     let memory = in_memory(&predicted().0);
     for (policy, retain) in POLICIES.into_iter().zip(Retain::ALL) {
-        for (part, keep) in [(0.0, 0.5), (0.3, 0.4), (2.0, 0.6), (0.3, 1.0)] {
+        for (part, keep, count) in [
+            (0.0, 0.5, Count::Fixed),
+            (0.3, 0.4, Count::ByWorth),
+            (2.0, 0.6, Count::ByWorth),
+            (0.3, 1.0, Count::Fixed),
+        ] {
             let engine = engine(part, None);
-            let options = RefineOptions {
-                policy,
-                retain,
-                count: Count::Fixed,
-                reach: ALL,
-                price: 0.0,
-                ..Default::default()
-            };
+            // What costs nothing to read is read.
+            let (reach, price) = (ALL, 0.0);
+            let options =
+                RefineOptions { policy, retain, count, reach, price, ..Default::default() };
             let (mut state, refiner) = refined(&engine, keep, &options);
             let (mut want, mut dense) = (chosen(&memory, keep), memory.new_state().unwrap());
             memory.prefill(&mut dense, &prompt(20)).unwrap();
@@ -113,10 +114,9 @@ fn what_reaches_every_chunk_is_what_is_chosen_in_memory() {
 
 #[test]
 fn less_is_read_and_the_budget_kept() {
-    for price in [0.0, 1.0] {
+    for (count, price) in [(Count::Fixed, 0.0), (Count::Fixed, 1.0), (Count::ByWorth, 1.0)] {
         let engine = engine(0.4, None);
-        let options =
-            RefineOptions { count: Count::Fixed, reach: 1.0, price, ..Default::default() };
+        let options = RefineOptions { count, reach: 1.0, price, ..Default::default() };
         let (mut state, refiner) = refined(&engine, 0.3, &options);
         for token in prompt(40) {
             engine.decode(&mut state, token).unwrap();

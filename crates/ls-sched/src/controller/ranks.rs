@@ -173,6 +173,9 @@ impl Controller {
         if self.config.policy != Policy::Refine || self.config.mode == Mode::Exact {
             return;
         }
+        if self.n_tokens() < self.solve_from {
+            return;
+        }
         let has_drifted = match &self.table {
             None => self.costs.is_known(),
             Some(table) => self.profile().has_drifted(table.profile()),
