@@ -23,7 +23,7 @@ pub struct RefineArgs {
     /// 0: whatever adds anything is read [default: 0.3]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub price: Option<f64>,
-    /// What reading costs when computing waits for it, as a multiple of that [default: 1]
+    /// What reading costs when computing waits for it, as a multiple of that [default: 4]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub late_price: Option<f64>,
     /// Choose a fixed number of chunks in place of what is worth its reads: this multiple of the share of neurons

@@ -81,7 +81,8 @@ impl Default for RefineOptions {
             count: Count::ByWorth,
             reach: 1.0,
             price: 0.3,
-            late_price: 1.0,
+            // What is late keeps everything waiting.
+            late_price: 4.0,
             stages: 8,
             ahead: 1,
             correct: true,

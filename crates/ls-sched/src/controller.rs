@@ -93,7 +93,7 @@ pub struct Controller {
 }
 
 /// Fewest tokens between two tables; each time twice as many.
-const SOLVE_TOKENS: u64 = 16;
+const SOLVE_TOKENS: u64 = 2;
 
 impl Controller {
     /// A controller for the chunks of `layout`, none of which is in memory.

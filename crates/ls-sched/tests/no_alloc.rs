@@ -4,7 +4,7 @@
 
 use std::alloc::System;
 
-use ls_sched::{Chunk, Command, Config, Controller, Curve, Event, Layout, Mode, Policy};
+use ls_sched::{Chunk, Command, Config, Controller, Count, Curve, Event, Layout, Mode, Policy};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -51,11 +51,16 @@ fn token(controller: &mut Controller, todo: &mut Vec<Command>, scores: &mut [f32
 
 #[test]
 fn the_steady_state_does_not_allocate() {
-    for (mode, price) in [(Mode::Exact, 0.0), (Mode::Sparse, 0.0), (Mode::Sparse, 1.0)] {
+    for (mode, count, price) in [
+        (Mode::Exact, Count::Fixed, 0.0),
+        (Mode::Sparse, Count::Fixed, 0.0),
+        (Mode::Sparse, Count::Fixed, 1.0),
+        (Mode::Sparse, Count::ByWorth, 0.1),
+    ] {
         let layout = Layout::even(N_LAYERS, N_CHUNKS, 4096, 0.4);
         let budget = u64::from(N_LAYERS * N_CHUNKS / 3) * 4096;
         let mut config = Config::new(mode, Policy::Fixed(1), budget, Curve::line(20.0, 1.0));
-        config.price = price;
+        (config.count, config.price) = (count, price);
         config.transit_frames = 100;
         let mut controller = Controller::new(layout, config).unwrap();
         let mut scores = vec![0.0; N_CHUNKS as usize];

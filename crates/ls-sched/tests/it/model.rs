@@ -1,6 +1,6 @@
 //! What holds whatever happens in whatever order.
 
-use ls_sched::{Config, Curve, Fidelity, Keep, Layer, Layout, Mode, Policy};
+use ls_sched::{Config, Count, Curve, Fidelity, Keep, Layer, Layout, Mode, Policy};
 use proptest::prelude::*;
 
 use crate::world::{End, Faults, World};
@@ -38,21 +38,29 @@ fn config() -> impl Strategy<Value = Config> {
         shares,
         0u32..120,
         0f64..90_000.0,
-        any::<bool>(),
+        (any::<bool>(), any::<bool>()),
     )
-        .prop_map(|(mode, policy, keep, numbers, shares, frames, fixed, correct)| {
-            let mut config = Config::new(mode, policy, 0, Curve::line(fixed, 1000.0));
-            config.keep = keep;
-            // Completed below: layers ahead and frames depend on the layout.
-            (config.ahead, config.stages, config.lanes, config.max_reads, config.transit_frames) =
-                numbers;
-            (config.least_stage, config.price, config.fidelity.late_share) = shares;
-            config.budget_bytes = u64::from(frames) * 4096;
-            config.correct = correct;
-            config.late_ns = 3000;
-            config.read_deadline_ns = 50_000;
-            config
-        })
+        .prop_map(
+            |(mode, policy, keep, numbers, shares, frames, fixed, (correct, by_worth))| {
+                let mut config = Config::new(mode, policy, 0, Curve::line(fixed, 1000.0));
+                config.keep = keep;
+                // Completed below: layers ahead and frames depend on the layout.
+                (
+                    config.ahead,
+                    config.stages,
+                    config.lanes,
+                    config.max_reads,
+                    config.transit_frames,
+                ) = numbers;
+                (config.least_stage, config.price, config.fidelity.late_share) = shares;
+                config.budget_bytes = u64::from(frames) * 4096;
+                config.correct = correct;
+                config.count = if by_worth { Count::ByWorth } else { Count::Fixed };
+                config.late_ns = 3000;
+                config.read_deadline_ns = 50_000;
+                config
+            },
+        )
 }
 
 fn faults() -> impl Strategy<Value = Faults> {

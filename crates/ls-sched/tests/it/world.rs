@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ls_sched::{Chunk, Command, Config, Controller, Event, Layout, Mode, StageId};
+use ls_sched::{Chunk, Command, Config, Controller, Count, Event, Layout, Mode, StageId};
 
 /// What may go wrong.
 #[derive(Clone, Copy, Debug)]
@@ -363,6 +363,7 @@ impl World {
         let n = (self.executed.len() + self.dropped.len()) as u32;
         match self.config.mode {
             Mode::Exact => assert_eq!(self.executed.len() as u32, shape.n_chunks),
+            Mode::Sparse if self.config.count == Count::ByWorth => assert!(n <= shape.n_chunks),
             // Chunks whose reads hang cannot be chosen.
             Mode::Sparse if self.had_fault => assert!(n <= shape.n_keep),
             Mode::Sparse => assert_eq!(n, shape.n_keep),
