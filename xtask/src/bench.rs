@@ -9,6 +9,7 @@ mod caches;
 mod columns;
 mod mean;
 mod peer_run;
+mod plot;
 mod run;
 mod speed;
 mod table;

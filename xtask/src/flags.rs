@@ -224,9 +224,19 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub predictors: Option<PathBuf>,
 
-    /// With --ablation, the text to train predictors on, if the pack has none.
+    /// With --ablation, the text whose hottest neurons come first in the pack, and on which its predictors are
+    /// trained if it has none.
     #[arg(long, value_name = "FILE")]
     pub train: Option<PathBuf>,
+
+    /// With --ablation, compare only exact streaming, one-shot with LRU, and ranking again with retention by
+    /// priority at two prices.
+    #[arg(long, requires = "ablation")]
+    pub few: bool,
+
+    /// With --ablation, draw speed over budget to this SVG file.
+    #[arg(long, value_name = "FILE", requires = "ablation")]
+    pub plot: Option<PathBuf>,
 
     /// Compare types of the down matrices in a pack: their size and what they cost in perplexity.
     #[arg(long, conflicts_with_all = ["peer", "budget"])]

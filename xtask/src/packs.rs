@@ -40,9 +40,18 @@ impl Report {
 /// The model's pack with down matrices of the type `down`, made unless there is one that is newer
 /// than the model.
 pub fn pack(program: &Path, model: &Path, down: &str) -> Result<Pack> {
+    packed(program, model, down, None)
+}
+
+/// The model's pack with its neurons in the order of what they add in a text, likewise.
+pub fn ordered(program: &Path, model: &Path, text: &Path) -> Result<Pack> {
+    packed(program, model, "auto", Some(text))
+}
+
+fn packed(program: &Path, model: &Path, down: &str, calibrate: Option<&Path>) -> Result<Pack> {
     let folder = workspace::cache_dir().join("packs");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let path = folder.join(file_name(model, down)?);
+    let path = folder.join(file_name(model, down, calibrate)?);
     // Written last, so a pack without it is not whole.
     let report = path.with_extension("json");
     if !is_newer(&path, model) || !is_newer(&report, model) {
@@ -50,6 +59,9 @@ pub fn pack(program: &Path, model: &Path, down: &str) -> Result<Pack> {
         let mut command = Command::new(program);
         command.arg("pack").arg(model).arg("-o").arg(&path);
         command.args(["--down", down, "--force", "--json"]);
+        if let Some(text) = calibrate {
+            command.arg("--calibrate").arg(text);
+        }
         let json = workspace::output(&mut command)?;
         // Pages that are not on the disk yet cannot be dropped from the cache.
         fs::File::open(&path)
@@ -74,11 +86,18 @@ impl Pack {
 }
 
 /// Models of the same name in different folders have different packs.
-fn file_name(model: &Path, down: &str) -> Result<String> {
+fn file_name(model: &Path, down: &str, calibrate: Option<&Path>) -> Result<String> {
     let full = fs::canonicalize(model).with_context(|| format!("no model {}", model.display()))?;
     let stem = full.file_stem().unwrap_or_default().to_string_lossy();
     let digest = workspace::sha256_of(full.as_os_str().as_encoded_bytes());
-    Ok(format!("{stem}-{}-{down}.lspack", &digest[..8]))
+    let order = match calibrate {
+        Some(text) => {
+            let bytes = fs::read(text).with_context(|| format!("no text {}", text.display()))?;
+            format!("-by-{}", &workspace::sha256_of(&bytes)[..8])
+        }
+        None => String::new(),
+    };
+    Ok(format!("{stem}-{}-{down}{order}.lspack", &digest[..8]))
 }
 
 /// Whether `file` is there and was written after the model.
@@ -120,7 +139,7 @@ mod tests {
             let model = folder.path().join(name).join("m.gguf");
             fs::create_dir(model.parent().unwrap()).unwrap();
             fs::write(&model, b"").unwrap();
-            file_name(&model, "auto").unwrap()
+            file_name(&model, "auto", None).unwrap()
         });
         assert!(names[0].starts_with("m-") && names[0].ends_with("-auto.lspack"), "{}", names[0]);
         assert_ne!(names[0], names[1]);

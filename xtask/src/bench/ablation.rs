@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::run::Runner;
-use super::{Setup, budget, name_of, table};
+use super::{Setup, budget, name_of, plot, table};
 use crate::flags::BenchArgs;
 use crate::{packs, workspace};
 
@@ -24,6 +24,23 @@ const POLICIES: [&[&str]; 6] = [
 
 const CACHES: [&str; 4] = ["lru", "lfu", "hot", "priority"];
 
+/// What `--few` compares.
+const FEW: [&[&str]; 3] = [
+    &["--policy", "oneshot", "--reach", "1", "--no-correct", "--cache", "lru"],
+    &["--policy", "refine", "--cache", "priority"],
+    &["--policy", "refine", "--price", "1", "--cache", "priority"],
+];
+
+/// The variants to compare.
+fn variants(few: bool) -> Vec<Vec<&'static str>> {
+    if few {
+        return FEW.into_iter().map(<[_]>::to_vec).collect();
+    }
+    let with =
+        |cache| POLICIES.into_iter().map(move |policy| [policy, &["--cache", cache]].concat());
+    CACHES.into_iter().flat_map(with).collect()
+}
+
 /// Runs the command.
 pub fn run(setup: &Setup, args: &BenchArgs) -> Result<()> {
     let mut runner = Runner::new(setup, args)?;
@@ -33,7 +50,10 @@ pub fn run(setup: &Setup, args: &BenchArgs) -> Result<()> {
     };
     let mut all = Vec::new();
     for model in &setup.models {
-        let pack = packs::pack(&setup.program, model, "auto")?;
+        let pack = match &args.train {
+            Some(text) => packs::ordered(&setup.program, model, text)?,
+            None => packs::pack(&setup.program, model, "auto")?,
+        };
         let predictors = predictors(setup, args, &pack.path)?;
         let (text, keep) = (shown(&text), args.keep.to_string());
         let predictors = shown(&predictors);
@@ -48,14 +68,10 @@ pub fn run(setup: &Setup, args: &BenchArgs) -> Result<()> {
                 alone
                     .push(runner.ours(model, &pack.path, None, &flags)?.named("in memory, sparse"));
                 runs.push(runner.ours(model, &pack.path, Some(budget), &of)?.named("exact"));
-                for cache in CACHES {
-                    for policy in POLICIES {
-                        let flags = [&flags[..], policy, &["--cache", cache]].concat();
-                        let name = format!("{} --cache {cache}", policy.join(" "));
-                        runs.push(
-                            runner.ours(model, &pack.path, Some(budget), &flags)?.named(&name),
-                        );
-                    }
+                for variant in variants(args.few) {
+                    let flags = [&flags[..], &variant].concat();
+                    let run = runner.ours(model, &pack.path, Some(budget), &flags)?;
+                    runs.push(run.named(&variant.join(" ")));
                 }
             }
             let compute = budget::compute(&alone[1..])?;
@@ -66,7 +82,10 @@ pub fn run(setup: &Setup, args: &BenchArgs) -> Result<()> {
             budget::save(args.json.as_deref(), &all)?;
         }
     }
-    Ok(())
+    match &args.plot {
+        Some(path) => plot::write(path, &all),
+        None => Ok(()),
+    }
 }
 
 /// The predictors of a pack, which are trained if there are none.
