@@ -20,8 +20,9 @@ use crate::{models, workspace};
 const TESTED: [&str; 7] =
     ["ls-cache", "ls-cpu", "ls-engine", "ls-hash", "ls-io", "ls-model", "ls-sched"];
 /// Tests that compute for minutes, and for longer than a step may take under emulation.
-const TOO_LONG_EMULATED: [&str; 6] = [
+const TOO_LONG_EMULATED: [&str; 7] = [
     "a_prompt_of_any_length_has_the_same_bits_in_smaller_batches",
+    "interruptions_change_no_byte",
     "neither_budget_nor_a_stop_changes_a_bit",
     "predict::",
     "refine::",
