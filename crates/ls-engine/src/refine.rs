@@ -11,8 +11,9 @@
 //! that would be computed if all were there, and it is read if that is worth the time
 //! ([`RefineOptions::price`]). Or a fixed number is chosen ([`RefineOptions::count`]).
 //!
-//! What is computed depends on what was read in time, if [`RefineOptions::late_share`] lets late chunks
-//! go; and the order of sums always does. So logits are not the same to the bit from run to run.
+//! What is computed depends on what is in memory, unless a fixed number of chunks is chosen without a price, and on
+//! what was read in time, if [`RefineOptions::late_share`] lets late chunks go; and the order of sums always
+//! does. So logits are not the same to the bit from run to run.
 
 mod pass;
 mod rank;
