@@ -67,6 +67,7 @@ fn main() -> Result<()> {
         bench.tuning = sweep(&bench)?;
     }
     round_trips(&bench)?;
+    phases(&bench)?;
     table(&bench, copy)?;
     if args.soak > 0 {
         soak(&bench, args.soak)?;
@@ -273,6 +274,49 @@ fn round_trips(bench: &Bench) -> Result<()> {
             ),
             Err(error) => println!("{mode:<10} {completion:?} {workgroups:?}: {error}"),
         }
+    }
+    Ok(())
+}
+
+/// Where the time of a pass goes in a persistent dispatch: median µs of each part.
+fn phases(bench: &Bench) -> Result<()> {
+    println!("\na pass in parts, µs: the input, queueing, waiting for all stages but the last, the last");
+    let mut random = Random::new(6);
+    for (kept, n_stages) in [(1.0, 1), (0.2, 1), (0.2, 8), (0.0, 8)] {
+        let mut runner = bench.runner(&bench.options(Mode::Persistent))?;
+        let d = bench.shape.d_model;
+        let (x, mut out) = (random.floats(d), vec![0.0; d]);
+        let mut parts = [const { Vec::new() }; 4];
+        for i in 0..bench.repetitions {
+            let stages = match kept {
+                0.0 => vec![Work::Frames { per_frame: PER_FRAME, frames: vec![] }; n_stages],
+                kept => bench.stages(i as u32 % bench.n_layers, kept, n_stages, &mut random),
+            };
+            let mut times = [Duration::ZERO; 4];
+            let mut began = Instant::now();
+            let mut lap = |part: usize| {
+                let now = Instant::now();
+                times[part] += now - began;
+                began = now;
+            };
+            runner.begin(&x, TIMEOUT)?;
+            lap(0);
+            for (i, stage) in stages.iter().enumerate() {
+                let last = i + 1 == stages.len();
+                let ticket = runner.queue(stage, last, vec![])?;
+                lap(1);
+                if last {
+                    runner.output(ticket, &mut out, TIMEOUT)?;
+                    lap(3);
+                } else {
+                    runner.wait(ticket, TIMEOUT)?;
+                    lap(2);
+                }
+            }
+            parts.iter_mut().zip(times).for_each(|(part, time)| part.push(time));
+        }
+        let [x, queue, wait, last] = parts.each_mut().map(|part| percentile(part, 0.5));
+        println!("kept {kept} in {n_stages}: {x:.1} {queue:.1} {wait:.1} {last:.1}");
     }
     Ok(())
 }

@@ -156,32 +156,32 @@ pub fn encode_input(variant: Variant, x: &[f32], words: &mut Vec<u32>) {
 }
 
 /// 32 values as bytes, their scale, and the sums of each half of what the bytes stand for.
+///
+/// In integers throughout, which compilers turn into vectors of them: the device waits for the input.
 fn encode_group(group: &[f32; GROUP], bytes: &mut [u32; 8], rest: &mut [u32; 4]) {
     // Adding it rounds to nearest and leaves the integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
-    let mut lanes = [0f32; 8];
-    for part in group.as_chunks::<8>().0 {
-        for (lane, x) in lanes.iter_mut().zip(part) {
-            // In this order a NaN stays.
-            *lane = if x.abs() <= *lane { *lane } else { x.abs() };
-        }
-    }
-    let largest = lanes.into_iter().fold(0f32, |m, x| if x <= m { m } else { x });
+    // Magnitudes are in the order of their bits, those of infinities and NaNs above all others.
+    let largest = group.iter().fold(0, |most: i32, x| {
+        let size = (x.to_bits() & 0x7fff_ffff) as i32;
+        if size > most { size } else { most }
+    });
+    let largest = f32::from_bits(largest as u32);
     // What is not finite stays so: a NaN as the scale spoils the sum visibly.
     let (scale, inverse) = match largest {
         x if !x.is_finite() => (f32::NAN, 0.0),
         x if x > 1e-30 => (x / 127.0, 127.0 / x),
         _ => (0.0, 0.0),
     };
-    let mut sums = [0i32; 2];
-    for (half, values) in group.as_chunks::<16>().0.iter().enumerate() {
-        let q = values.map(|x| (x * inverse + MAGIC).to_bits() as u8);
-        sums[half] = q.iter().map(|q| i32::from(*q as i8)).sum();
-        let words = q.as_chunks::<4>().0.iter().map(|q| u32::from_le_bytes(*q));
-        bytes[4 * half..].iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    let mut q = [0i32; GROUP];
+    for (q, x) in q.iter_mut().zip(group) {
+        *q = (x * inverse + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
     }
-    let [low, high] = sums.map(|sum| (scale * sum as f32).to_bits());
-    *rest = [scale.to_bits(), low, high, 0];
+    for (to, q) in bytes.iter_mut().zip(q.as_chunks::<4>().0) {
+        *to = q.iter().rev().fold(0, |word, q| word << 8 | (*q as u32 & 0xff));
+    }
+    let half = |q: &[i32]| (scale * q.iter().sum::<i32>() as f32).to_bits();
+    *rest = [scale.to_bits(), half(&q[..GROUP / 2]), half(&q[GROUP / 2..]), 0];
 }
 
 #[cfg(test)]

@@ -24,8 +24,11 @@ use crate::slab::Slab;
 const LIFE: Duration = Duration::from_millis(200);
 /// How long the host waits for a dispatch that it told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Looks at the mailbox before one at the fence.
-const LOOKS: u32 = 64;
+/// How long the host looks at the mailbox alone before it asks the driver whether the dispatch has
+/// ended: that call takes as long as a round trip.
+const PATIENCE: Duration = Duration::from_micros(30);
+/// Looks at the mailbox before one at the clock.
+const LOOKS: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Persistent {
@@ -44,6 +47,8 @@ pub(super) struct Persistent {
     oldest: u32,
     next: u32,
     looks: u32,
+    /// When the host began to wait for the oldest stage, or asked the driver last.
+    asked: Option<Instant>,
     launches: u64,
 }
 
@@ -103,6 +108,7 @@ impl Persistent {
             oldest: 1,
             next: 1,
             looks: 0,
+            asked: None,
             launches: 0,
             device,
         })
@@ -158,12 +164,21 @@ impl Persistent {
     pub fn is_done(&mut self, memory: &mut Memory, number: u32, output: bool) -> Result<bool> {
         if self.has_come(memory, number, output)? {
             self.oldest = number.wrapping_add(1);
+            (self.looks, self.asked) = (0, None);
             return Ok(true);
         }
         self.looks += 1;
         if self.looks >= LOOKS {
             self.looks = 0;
-            self.revive(memory, number, output)?;
+            let now = Instant::now();
+            match self.asked {
+                Some(asked) if now.duration_since(asked) < PATIENCE => {}
+                Some(_) => {
+                    self.revive(memory, number, output)?;
+                    self.asked = Some(Instant::now());
+                }
+                None => self.asked = Some(now),
+            }
         }
         Ok(false)
     }
