@@ -3,8 +3,9 @@
 //! NAME picks the device by a part of its name (the best one otherwise). The layer is one of a model
 //! 4096 wide with 14336 neurons, Q4_0 rows and Q4 columns, two neurons a frame of 16 KiB; several
 //! copies of it are used in turn, so that none stays in the device's cache. `--small` takes a small
-//! layer, `--quick` fewer repetitions, `--sweep` compares sizes of workgroups, `--soak N` runs N
-//! stages and compares every output with what blocking submissions computed.
+//! layer, `--quick` fewer repetitions, `--copied` puts the frames where the host does not see them,
+//! `--phases` stops after the parts of a pass, `--sweep` compares sizes of workgroups, `--soak N` runs
+//! N stages and compares every output with what blocking submissions computed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,26 +14,33 @@ use ls_vk::control::{Mode, Runner, RunnerOptions, Work};
 use ls_vk::format::{ColumnFormat, RowFormat};
 use ls_vk::kernels::mlp::{Activation, MlpShape, Tuning, Variant};
 use ls_vk::twin::{self, Random};
-use ls_vk::{Choice, Device, Instance, MemoryKind, Result, SelfTest, Slab, Validation, measure};
+use ls_vk::{
+    Choice, Device, Instance, MemoryKind, Result, SelfTest, Slab, SlabKind, Validation, measure,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const PER_FRAME: u32 = 2;
 
+#[derive(Default)]
 struct Args {
     name: Option<String>,
     small: bool,
     quick: bool,
+    copied: bool,
+    phases: bool,
     sweep: bool,
     soak: u64,
 }
 
 fn args() -> Args {
-    let mut args = Args { name: None, small: false, quick: false, sweep: false, soak: 0 };
+    let mut args = Args::default();
     let mut given = std::env::args().skip(1);
     while let Some(arg) = given.next() {
         match arg.as_str() {
             "--small" => args.small = true,
             "--quick" => args.quick = true,
+            "--copied" => args.copied = true,
+            "--phases" => args.phases = true,
             "--sweep" => args.sweep = true,
             "--soak" => args.soak = given.next().and_then(|n| n.parse().ok()).unwrap_or(10_000),
             _ => args.name = Some(arg),
@@ -68,6 +76,9 @@ fn main() -> Result<()> {
     }
     round_trips(&bench)?;
     phases(&bench)?;
+    if args.phases {
+        return Ok(());
+    }
     table(&bench, copy)?;
     if args.soak > 0 {
         soak(&bench, args.soak)?;
@@ -90,7 +101,8 @@ fn fill(device: &Arc<Device>, args: &Args) -> Result<Bench> {
     };
     let frame_bytes = (shape.bytes_for(PER_FRAME as usize) as u32 + 8).next_multiple_of(4096);
     let n_frames = n_neurons / PER_FRAME;
-    let slab = Slab::new(device, frame_bytes, n_frames * n_layers, None)?;
+    let kind = args.copied.then_some(SlabKind::Copied);
+    let slab = Slab::new(device, frame_bytes, n_frames * n_layers, kind)?;
     let mut random = Random::new(1);
     let made: Vec<Vec<u8>> = (0..n_frames.min(512))
         .map(|_| random.frame(&shape, PER_FRAME as usize, frame_bytes as usize))
@@ -280,7 +292,9 @@ fn round_trips(bench: &Bench) -> Result<()> {
 
 /// Where the time of a pass goes in a persistent dispatch: median µs of each part.
 fn phases(bench: &Bench) -> Result<()> {
-    println!("\na pass in parts, µs: the input, queueing, waiting for all stages but the last, the last");
+    println!(
+        "\na pass in parts, µs: the input, queueing, waiting for all stages but the last, the last"
+    );
     let mut random = Random::new(6);
     for (kept, n_stages) in [(1.0, 1), (0.2, 1), (0.2, 8), (0.0, 8)] {
         let mut runner = bench.runner(&bench.options(Mode::Persistent))?;

@@ -224,7 +224,8 @@ fn create(
     let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
         .vulkan_memory_model(found.memory_model)
         .vulkan_memory_model_device_scope(found.memory_model)
-        .timeline_semaphore(found.timeline_semaphore);
+        .timeline_semaphore(found.timeline_semaphore)
+        .shader_float16(found.float16);
     let mut v13 = vk::PhysicalDeviceVulkan13Features::default()
         .subgroup_size_control(found.subgroup_arithmetic)
         .compute_full_subgroups(found.subgroup_arithmetic)
@@ -290,6 +291,7 @@ mod probe {
                 && v13.subgroup_size_control == vk::TRUE
                 && v13.compute_full_subgroups == vk::TRUE,
             integer_dot: v13.shader_integer_dot_product == vk::TRUE,
+            float16: v12.shader_float16 == vk::TRUE,
             // Lavapipe says that it has it, and then a loop that watches a word never sees it change.
             memory_model: v12.vulkan_memory_model == vk::TRUE
                 && v12.vulkan_memory_model_device_scope == vk::TRUE

@@ -24,6 +24,8 @@ pub struct Limits {
     pub subgroup_arithmetic: bool,
     /// Products of four signed bytes each, added up.
     pub integer_dot: bool,
+    /// Arithmetic with halves.
+    pub float16: bool,
     /// Memory that one workgroup writes can be seen by others within a dispatch, by the rules of
     /// Vulkan's memory model.
     pub memory_model: bool,
@@ -71,6 +73,7 @@ impl Limits {
                 && other.subgroup_arithmetic
                 && same_subgroups,
             integer_dot: self.integer_dot && other.integer_dot,
+            float16: self.float16 && other.float16,
             memory_model: self.memory_model && other.memory_model,
             timeline_semaphore: self.timeline_semaphore && other.timeline_semaphore,
             mapped_device_memory: self.mapped_device_memory && other.mapped_device_memory,
@@ -95,6 +98,7 @@ impl Limits {
             max_workgroup_subgroups: 1,
             subgroup_arithmetic: false,
             integer_dot: false,
+            float16: false,
             memory_model: false,
             timeline_semaphore: false,
             mapped_device_memory: false,
@@ -121,6 +125,7 @@ impl Limits {
             max_workgroup_subgroups: 16,
             subgroup_arithmetic: true,
             integer_dot: true,
+            float16: true,
             memory_model: true,
             timeline_semaphore: true,
             mapped_device_memory: true,
@@ -145,6 +150,7 @@ impl Limits {
             max_workgroup_subgroups: 32,
             subgroup_arithmetic: true,
             integer_dot: true,
+            float16: true,
             memory_model: true,
             timeline_semaphore: true,
             mapped_device_memory: true,
@@ -160,6 +166,8 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::{ColumnFormat, RowFormat};
+    use crate::kernels::mlp::{Activation, MlpShape, Variant};
 
     #[test]
     fn narrowing_takes_the_lesser_of_each() {
@@ -172,5 +180,26 @@ mod tests {
         let narrowest = b.narrowed(&least);
         assert_eq!(narrowest, Limits { processors: b.processors, ..least });
         assert_eq!(a.narrowed(&a), a);
+    }
+
+    #[test]
+    fn variants_need_what_they_compute_with() {
+        let best = |limits: &Limits, gate, up| {
+            let down = ColumnFormat::F16;
+            let (activation, up_at, down_at) = (Activation::Silu, 0, 0);
+            let shape = MlpShape { d_model: 256, gate, up, down, up_at, down_at, activation };
+            Variant::best(limits, &shape, 2, |_| true)
+        };
+        let (q, half, float) = (RowFormat::Q4_K, RowFormat::F16, RowFormat::BF16);
+        let all = Limits::orin();
+        assert_eq!(best(&all, q, q), Some(Variant::Dot));
+        assert_eq!(best(&all, q, half), Some(Variant::Half));
+        assert_eq!(best(&all, half, float), Some(Variant::Subgroups));
+        assert_eq!(best(&all, RowFormat::F32, q), Some(Variant::Subgroups));
+        let without_bytes = Limits { integer_dot: false, ..Limits::orin() };
+        assert_eq!(best(&all.narrowed(&without_bytes), q, q), Some(Variant::Half));
+        let without_halves = Limits { float16: false, ..Limits::orin() };
+        assert_eq!(best(&all.narrowed(&without_halves), half, half), Some(Variant::Subgroups));
+        assert_eq!(best(&all.narrowed(&Limits::least()), q, q), None);
     }
 }

@@ -32,9 +32,9 @@ pub fn copy_rates(device: &Arc<Device>, bytes: u64) -> Result<CopyRates> {
     let buffer = |kind, bytes| Buffer::new(device, kind, bytes, "copy rates").map(Arc::new);
     let (from, to) = (buffer(MemoryKind::Device, bytes)?, buffer(MemoryKind::Device, bytes)?);
     let copy = Copy::new(device)?;
-    let on_device = rate(device, For::Compute, bytes, |recorder| {
-        copy.record(recorder, (bytes / 16) as u32, &from, &to)
-    })?;
+    let copies = |recorder: &mut Recorder| copy.record(recorder, (bytes / 16) as u32, &from, &to);
+    wake(device, &copies)?;
+    let on_device = rate(device, For::Compute, bytes, copies)?;
     let part = bytes.min(64 << 20);
     let host = buffer(MemoryKind::Upload, part)?;
     host.fill(0x5a)?;
@@ -52,6 +52,17 @@ pub fn copy_rates(device: &Arc<Device>, bytes: u64) -> Result<CopyRates> {
         Err(_) => None,
     };
     Ok(CopyRates { on_device, to_mapped, upload })
+}
+
+/// Keeps the device busy for a while: one that was idle runs at a fraction of its clock.
+fn wake(device: &Arc<Device>, record: &impl Fn(&mut Recorder) -> Result<()>) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        let mut recorder = Recorder::new(device, For::Compute, "wake")?;
+        record(&mut recorder)?;
+        recorder.finish()?.run(TIMEOUT)?;
+    }
+    Ok(())
 }
 
 fn rate(

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
 use super::Work;
 use crate::buffer::Buffer;
 use crate::device::Device;
@@ -138,50 +141,90 @@ impl Memory {
     }
 }
 
-/// The input as the kernels of a variant read it: floats and the sums of each half of 32; or bytes,
-/// and for each 32 their scale and the sums of each half of what the bytes stand for.
+/// The input as the kernels of a variant read it: floats and the sums of each half of 32; or bytes
+/// or halves, and for each 32 of them four words: their scale, the sums of each half of what they
+/// stand for, and nothing. Of each four halves, the first word has the first and the third, the
+/// second word the others.
 pub fn encode_input(variant: Variant, x: &[f32], words: &mut Vec<u32>) {
     words.clear();
     let groups = x.as_chunks::<GROUP>().0;
-    if variant != Variant::Dot {
-        words.extend(x.iter().map(|x| x.to_bits()));
-        let sums = groups.iter().flat_map(|g| g.as_chunks::<16>().0);
-        words.extend(sums.map(|half| half.iter().sum::<f32>().to_bits()));
-        return;
+    match variant {
+        Variant::One | Variant::Plain | Variant::Subgroups => {
+            words.extend(x.iter().map(|x| x.to_bits()));
+            let sums = groups.iter().flat_map(|g| g.as_chunks::<16>().0);
+            words.extend(sums.map(|half| half.iter().sum::<f32>().to_bits()));
+        }
+        Variant::Half => encode_groups(groups, words, encode_halves),
+        Variant::Dot => encode_groups(groups, words, encode_bytes),
     }
-    words.resize(x.len() / 4 + 4 * groups.len(), 0);
-    let (bytes, rest) = words.split_at_mut(x.len() / 4);
-    let to = bytes.as_chunks_mut::<8>().0.iter_mut().zip(rest.as_chunks_mut::<4>().0);
-    groups.iter().zip(to).for_each(|(group, (bytes, rest))| encode_group(group, bytes, rest));
+}
+
+/// `N` words of each group first, then its four.
+fn encode_groups<const N: usize>(
+    groups: &[[f32; GROUP]],
+    words: &mut Vec<u32>,
+    encode: impl Fn(&[f32; GROUP], &mut [u32; N], &mut [u32; 4]),
+) {
+    words.resize((N + 4) * groups.len(), 0);
+    let (values, rest) = words.split_at_mut(N * groups.len());
+    let to = values.as_chunks_mut::<N>().0.iter_mut().zip(rest.as_chunks_mut::<4>().0);
+    groups.iter().zip(to).for_each(|(group, (values, rest))| encode(group, values, rest));
+}
+
+/// Scale of a group whose largest magnitude becomes `to`, and its inverse.
+fn scale_of(group: &[f32; GROUP], to: f32) -> (f32, f32) {
+    // As integers, magnitudes are in the same order, and a NaN is the largest of all. In lanes and
+    // signed, so that compilers take vectors: the device waits for the input.
+    let mut lanes = [0i32; 8];
+    for part in group.as_chunks::<8>().0 {
+        for (most, x) in lanes.iter_mut().zip(part) {
+            let size = x.abs().to_bits() as i32;
+            *most = if size > *most { size } else { *most };
+        }
+    }
+    let largest = lanes.into_iter().fold(0, i32::max);
+    // What is not finite stays so: a NaN as the scale spoils the sum visibly.
+    match f32::from_bits(largest as u32) {
+        x if !x.is_finite() => (f32::NAN, 0.0),
+        x if x > 1e-30 => (x * to.recip(), to / x),
+        _ => (0.0, 0.0),
+    }
+}
+
+/// 32 values as halves, their scale, and the sums of each half of what the halves stand for.
+fn encode_halves(group: &[f32; GROUP], words: &mut [u32; 16], rest: &mut [u32; 4]) {
+    // Products with small weights stay clear of the least halves, which a device may take for zero,
+    // and 8 products with bytes (128 at most) stay below the largest half.
+    const LARGEST: f32 = 32.0;
+    let (scale, inverse) = scale_of(group, LARGEST);
+    let (mut values, mut halves) = (*group, [f16::ZERO; GROUP]);
+    values.iter_mut().for_each(|x| *x *= inverse);
+    halves.convert_from_f32_slice(&values);
+    halves.convert_to_f32_slice(&mut values);
+    let pair = |a: f16, b: f16| u32::from(a.to_bits()) | u32::from(b.to_bits()) << 16;
+    for (to, [a, b, c, d]) in words.as_chunks_mut().0.iter_mut().zip(halves.as_chunks().0) {
+        *to = [pair(*a, *c), pair(*b, *d)];
+    }
+    let sum = |half: &[f32]| (scale * half.iter().sum::<f32>()).to_bits();
+    *rest = [scale.to_bits(), sum(&values[..16]), sum(&values[16..]), 0];
 }
 
 /// 32 values as bytes, their scale, and the sums of each half of what the bytes stand for.
-///
-/// In integers throughout, which compilers turn into vectors of them: the device waits for the input.
-fn encode_group(group: &[f32; GROUP], bytes: &mut [u32; 8], rest: &mut [u32; 4]) {
+fn encode_bytes(group: &[f32; GROUP], bytes: &mut [u32; 8], rest: &mut [u32; 4]) {
     // Adding it rounds to nearest and leaves the integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
-    // Magnitudes are in the order of their bits, those of infinities and NaNs above all others.
-    let largest = group.iter().fold(0, |most: i32, x| {
-        let size = (x.to_bits() & 0x7fff_ffff) as i32;
-        if size > most { size } else { most }
-    });
-    let largest = f32::from_bits(largest as u32);
-    // What is not finite stays so: a NaN as the scale spoils the sum visibly.
-    let (scale, inverse) = match largest {
-        x if !x.is_finite() => (f32::NAN, 0.0),
-        x if x > 1e-30 => (x / 127.0, 127.0 / x),
-        _ => (0.0, 0.0),
-    };
-    let mut q = [0i32; GROUP];
+    let (scale, inverse) = scale_of(group, 127.0);
+    // A loop: `map` of an array is taken apart into single values.
+    let mut q = [0u8; GROUP];
     for (q, x) in q.iter_mut().zip(group) {
-        *q = (x * inverse + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
+        *q = (x * inverse + MAGIC).to_bits() as u8;
     }
     for (to, q) in bytes.iter_mut().zip(q.as_chunks::<4>().0) {
-        *to = q.iter().rev().fold(0, |word, q| word << 8 | (*q as u32 & 0xff));
+        *to = u32::from_le_bytes(*q);
     }
-    let half = |q: &[i32]| (scale * q.iter().sum::<i32>() as f32).to_bits();
-    *rest = [scale.to_bits(), half(&q[..GROUP / 2]), half(&q[GROUP / 2..]), 0];
+    let (low, high) = q.split_at(GROUP / 2);
+    let sum = |half: &[u8]| half.iter().map(|q| i32::from(*q as i8)).sum::<i32>() as f32;
+    *rest = [scale.to_bits(), (scale * sum(low)).to_bits(), (scale * sum(high)).to_bits(), 0];
 }
 
 #[cfg(test)]
@@ -199,11 +242,49 @@ mod tests {
         assert!((f32::from(byte) * scale - x[63]).abs() < 0.02);
         let sum = f32::from_bits(words[16 + 6]);
         assert!((sum - x[48..].iter().sum::<f32>()).abs() < 0.2);
-        let mut bad = x.clone();
-        bad[3] = f32::INFINITY;
-        encode_input(Variant::Dot, &bad, &mut words);
-        assert!(f32::from_bits(words[16]).is_nan());
+        for value in [f32::INFINITY, f32::NAN] {
+            let mut bad = x.clone();
+            bad[3] = value;
+            encode_input(Variant::Dot, &bad, &mut words);
+            assert!(f32::from_bits(words[16]).is_nan(), "{value}");
+        }
         encode_input(Variant::Plain, &x, &mut words);
         assert_eq!(words.len(), 64 + 4);
+    }
+
+    #[test]
+    fn halves_stand_for_the_input_and_nan_stays_visible() {
+        let mut x: Vec<f32> = (0..64).map(|i| (i as f32 - 20.0) * 0.1).collect();
+        x[5] = -1e-9;
+        let mut words = vec![];
+        encode_input(Variant::Half, &x, &mut words);
+        assert_eq!(words.len(), 64 / 2 + 2 * 4);
+        for (i, x) in x.iter().enumerate() {
+            // Of four, the first and the third in the low word.
+            let (word, shift) = (words[i / 4 * 2 + i % 2], i % 4 / 2 * 16);
+            let half = f16::from_bits((word >> shift) as u16).to_f32();
+            assert!(half.abs() <= 32.0);
+            let error = half * f32::from_bits(words[32 + i / 32 * 4]) - x;
+            assert!(error.abs() <= x.abs() / 2040.0 + 1e-8, "{i}: {error} of {x}");
+        }
+        for (i, half) in x.as_chunks::<16>().0.iter().enumerate() {
+            let sum = f32::from_bits(words[32 + i / 2 * 4 + 1 + i % 2]);
+            assert!((sum - half.iter().sum::<f32>()).abs() < 0.01, "{i}: {sum}");
+        }
+        for (bad, others) in [(f32::NAN, 1.0), (f32::NEG_INFINITY, 1.0), (f32::NAN, 0.0)] {
+            let mut x = [others; 64];
+            x[40] = bad;
+            encode_input(Variant::Half, &x, &mut words);
+            assert!(f32::from_bits(words[36]).is_nan() && f32::from_bits(words[37]).is_nan());
+            assert!(f32::from_bits(words[32]).is_finite());
+        }
+        // Whatever floats hold, halves are in range.
+        for size in [f32::MAX, 1e-29, 1e-31, f32::MIN_POSITIVE, 0.0] {
+            encode_input(Variant::Half, &[size; 32], &mut words);
+            let (half, scale) = (f16::from_bits(words[0] as u16), f32::from_bits(words[16]));
+            let error = half.to_f32() * (scale / size.max(1e-30)) - size / size.max(1e-30);
+            assert!(error.abs() <= 1e-3 || size < 1e-30, "{size}: {half} {scale}");
+            assert!(half.is_finite() && scale.is_finite());
+        }
     }
 }

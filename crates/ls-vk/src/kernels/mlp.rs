@@ -91,22 +91,29 @@ pub enum Variant {
     Plain,
     /// Floats, sums over subgroups.
     Subgroups,
+    /// Products of rows in halves, two at once, sums over subgroups. Overflows, visibly, where 8
+    /// weights of F16 rows come to more than 2047.
+    Half,
     /// The input in bytes, products of four at once, sums over subgroups.
     Dot,
 }
 
 impl Variant {
     /// Every variant, the most general first.
-    pub const ALL: [Self; 4] = [Self::One, Self::Plain, Self::Subgroups, Self::Dot];
+    pub const ALL: [Self; 5] = [Self::One, Self::Plain, Self::Subgroups, Self::Half, Self::Dot];
 
     /// Whether a device can run it for these rows.
     pub fn is_possible(self, limits: &Limits, shape: &MlpShape, n_slabs: u32) -> bool {
         let many = limits.dynamic_buffer_index && limits.max_storage_buffers >= MAX_SLABS + 4;
-        let quantized = shape.gate.is_quantized() && shape.up.is_quantized();
+        let rows = [shape.gate, shape.up];
+        let quantized = rows.iter().all(|row| row.is_quantized());
+        // Other floats have values that halves have not.
+        let halves = rows.iter().all(|row| row.is_quantized() || *row == RowFormat::F16);
         match self {
             Self::One => n_slabs == 1,
             Self::Plain => many,
             Self::Subgroups => many && limits.subgroup_arithmetic,
+            Self::Half => many && limits.subgroup_arithmetic && limits.float16 && halves,
             Self::Dot => many && limits.subgroup_arithmetic && limits.integer_dot && quantized,
         }
     }
@@ -127,6 +134,7 @@ impl Variant {
             Self::One => shaders::MLP_STAGE_ONE,
             Self::Plain => shaders::MLP_STAGE,
             Self::Subgroups => shaders::MLP_STAGE_SUBGROUPS,
+            Self::Half => shaders::MLP_STAGE_HALF,
             Self::Dot => shaders::MLP_STAGE_DOT,
         }
     }
@@ -138,9 +146,11 @@ impl Variant {
             (Self::One, _) => None,
             (Self::Plain, false) => Some(shaders::MLP_PERSISTENT),
             (Self::Subgroups, false) => Some(shaders::MLP_PERSISTENT_SUBGROUPS),
+            (Self::Half, false) => Some(shaders::MLP_PERSISTENT_HALF),
             (Self::Dot, false) => Some(shaders::MLP_PERSISTENT_DOT),
             (Self::Plain, true) => Some(shaders::MLP_PERSISTENT_MODEL),
             (Self::Subgroups, true) => Some(shaders::MLP_PERSISTENT_MODEL_SUBGROUPS),
+            (Self::Half, true) => Some(shaders::MLP_PERSISTENT_MODEL_HALF),
             (Self::Dot, true) => Some(shaders::MLP_PERSISTENT_MODEL_DOT),
         }
     }
@@ -237,11 +247,11 @@ impl Plan {
             let (needed, limit) = (frames.n_slabs.into(), MAX_SLABS.into());
             return Err(VkError::Limit { what: "buffers of weights", needed, limit });
         }
-        let subgroups = matches!(options.variant, Variant::Subgroups | Variant::Dot);
+        let subgroups = options.variant.stage_shader().subgroups;
         let team = if subgroups { limits.subgroup_size } else { 32 };
         let most = 1 << limits.max_workgroup_threads.ilog2();
         let most = if subgroups { most.min(team * limits.max_workgroup_subgroups) } else { most };
-        let threads = tuning.threads.unwrap_or(512).min(most);
+        let threads = tuning.threads.unwrap_or(if on_processor { 512 } else { 256 }).min(most);
         if threads < team || !threads.is_power_of_two() || !team.is_power_of_two() {
             let (needed, limit) = (threads.into(), team.into());
             return Err(VkError::Limit {
@@ -267,8 +277,11 @@ impl Plan {
             blocks_per_lane,
             batch: MAX_BATCH / k_split,
             in_flight: tuning.in_flight.unwrap_or(if on_processor { 1 } else { 4 }).clamp(1, 16),
-            prefetch: tuning.prefetch.unwrap_or(!on_processor),
-            rows_at_once: tuning.rows_at_once.unwrap_or(1).clamp(1, 2),
+            prefetch: tuning.prefetch.unwrap_or(false),
+            rows_at_once: tuning
+                .rows_at_once
+                .unwrap_or(if on_processor { 1 } else { 2 })
+                .clamp(1, 2),
             max_entries: options.max_entries.max(1).next_multiple_of(4),
             frame_bytes: frames.frame_bytes,
             frames_per_slab: frames.frames_per_slab,
@@ -289,7 +302,11 @@ impl Plan {
     /// Words of an input slot.
     pub(crate) fn x_words(&self) -> u32 {
         let (d, blocks) = (self.shape.d_model as u32, (self.shape.d_model / GROUP) as u32);
-        if self.variant == Variant::Dot { d / 4 + 4 * blocks } else { d + 2 * blocks }
+        match self.variant {
+            Variant::Dot => d / 4 + 4 * blocks,
+            Variant::Half => d / 2 + 4 * blocks,
+            Variant::One | Variant::Plain | Variant::Subgroups => d + 2 * blocks,
+        }
     }
 
     pub(crate) fn list_words(&self) -> u32 {

@@ -11,8 +11,9 @@
 // with no announcement saw it before, so the first workgroup sees it too and takes the
 // announcement back.
 //
-// Variants: plain; subgroups: SUBGROUPS; dot: SUBGROUPS, DOT; model: MODEL;
-// model_subgroups: MODEL, SUBGROUPS; model_dot: MODEL, SUBGROUPS, DOT
+// Variants: plain; subgroups: SUBGROUPS; half: SUBGROUPS, HALF; dot: SUBGROUPS, DOT; model: MODEL;
+// model_subgroups: MODEL, SUBGROUPS; model_half: MODEL, SUBGROUPS, HALF;
+// model_dot: MODEL, SUBGROUPS, DOT
 #version 450
 #ifdef MODEL
 #pragma use_vulkan_memory_model
@@ -22,6 +23,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #ifdef SUBGROUPS
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+#ifdef HALF
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
 #ifdef DOT
 #extension GL_EXT_spirv_intrinsics : require

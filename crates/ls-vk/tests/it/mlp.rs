@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use half::f16;
 use ls_vk::control::{Mode, Runner, RunnerOptions, Work, encode_input};
 use ls_vk::format::{ColumnFormat, RowFormat};
 use ls_vk::kernels::mlp::{Activation, MlpShape, Tuning, Variant};
@@ -80,20 +81,24 @@ pub fn run(runner: &mut Runner, x: &[f32], work: &Work) -> Vec<f32> {
     out
 }
 
-/// What the kernel's input stands for: for bytes, their values.
+/// What the kernel's input stands for: for bytes and halves, their values.
 fn seen_input(variant: Variant, x: &[f32]) -> Vec<f64> {
-    if variant != Variant::Dot {
-        return x.iter().map(|x| f64::from(*x)).collect();
-    }
     let mut words = vec![];
     encode_input(variant, x, &mut words);
-    let (q, rest) = words.split_at(x.len() / 4);
-    (0..x.len())
-        .map(|i| {
-            let byte = q[i / 4].to_le_bytes()[i % 4] as i8;
-            f64::from(byte) * f64::from(f32::from_bits(rest[4 * (i / 32)]))
-        })
-        .collect()
+    let (values, rest) = match variant {
+        Variant::Dot => words.split_at(x.len() / 4),
+        Variant::Half => words.split_at(x.len() / 2),
+        Variant::One | Variant::Plain | Variant::Subgroups => {
+            return x.iter().map(|x| f64::from(*x)).collect();
+        }
+    };
+    let value = |i: usize| match variant {
+        Variant::Dot => f64::from(values[i / 4].to_le_bytes()[i % 4] as i8),
+        // Of four, the first and the third lie in the first word.
+        _ => f16::from_bits((values[i / 4 * 2 + i % 2] >> (i % 4 / 2 * 16)) as u16).to_f64(),
+    };
+    let scale = |i: usize| f64::from(f32::from_bits(rest[4 * (i / 32)]));
+    (0..x.len()).map(|i| value(i) * scale(i)).collect()
 }
 
 /// Errors of sums in f32 stay far below this, relative to the sums' magnitudes.
@@ -101,6 +106,18 @@ const BOUND: f64 = 3e-6;
 /// An input in bytes has steps of 1/127 of the largest of 32, so errors of up to half a step, of
 /// either sign.
 const BYTES_BOUND: f64 = 6e-3;
+/// Eight products are added up in halves, each time with an error of up to 2⁻¹¹ of the sum so far, and
+/// inputs have as much. Random errors stay far below what that comes to (4.4·10⁻³).
+const HALVES_BOUND: f64 = 1e-3;
+
+/// Bounds of errors against the input that the kernel sees, and against the exact one.
+fn bounds(variant: Variant) -> (f64, f64) {
+    match variant {
+        Variant::One | Variant::Plain | Variant::Subgroups => (BOUND, BOUND),
+        Variant::Half => (HALVES_BOUND, HALVES_BOUND),
+        Variant::Dot => (BOUND, BYTES_BOUND),
+    }
+}
 
 fn check(layer: &Layer, options: &RunnerOptions, x: &[f32], work: &Work) {
     let mut runner = Runner::new(&layer.slab, layer.shape, options).unwrap();
@@ -109,13 +126,11 @@ fn check(layer: &Layer, options: &RunnerOptions, x: &[f32], work: &Work) {
     let (seen, exact) =
         (seen_input(variant, x), x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
     let what = format!("{:?} {variant:?} {options:?}", layer.shape);
+    let (of_seen, of_exact) = bounds(variant);
     let error = layer.error(work, &seen, &out);
-    assert!(error <= BOUND, "{what}: {error:e}");
+    assert!(error <= of_seen, "{what}: {error:e}");
     let error = layer.error(work, &exact, &out);
-    assert!(
-        error <= if variant == Variant::Dot { BYTES_BOUND } else { BOUND },
-        "{what}: {error:e}"
-    );
+    assert!(error <= of_exact, "{what}: {error:e}");
 }
 
 #[test]
@@ -127,15 +142,22 @@ fn every_row_format_is_its_twin() {
         let down = columns[i % columns.len()];
         let layer = Layer::new(&checked.device, shape(d, (row, row, down), 3, 2), &[3, 3, 1]);
         let x = Random::new(7).floats(d);
-        // Each format plainly and by integers; what differs in the others is not its unpacking.
-        let variants = match i % 4 {
-            0 => [Variant::Subgroups, Variant::Dot],
-            1 => [Variant::One, Variant::Dot],
-            _ => [Variant::Plain, Variant::Dot],
+        // Each format plainly, by halves and by integers; what differs in the others is not its
+        // unpacking.
+        let plain = match i % 4 {
+            0 => Variant::Subgroups,
+            1 => Variant::One,
+            _ => Variant::Plain,
         };
-        for variant in variants {
+        for variant in [plain, Variant::Half, Variant::Dot] {
             if !variant.is_possible(checked.device.limits(), &layer.shape, 1) {
-                assert!(!row.is_quantized(), "{row} {variant:?}");
+                let has_halves = checked.device.limits().float16;
+                match variant {
+                    Variant::Half => {
+                        assert!(!has_halves || matches!(row, RowFormat::F32 | RowFormat::BF16));
+                    }
+                    _ => assert!(!row.is_quantized(), "{row} {variant:?}"),
+                }
                 continue;
             }
             let options = RunnerOptions {
@@ -146,6 +168,110 @@ fn every_row_format_is_its_twin() {
             check(&layer, &options, &x, &layer.all());
         }
     }
+}
+
+#[test]
+fn halves_are_exact_where_they_can_be() {
+    let checked = Checked::open();
+    for row in RowFormat::ALL {
+        let d = 256;
+        let layer =
+            Layer::new(&checked.device, shape(d, (row, row, ColumnFormat::F32), 3, 2), &[3, 2]);
+        if !Variant::Half.is_possible(checked.device.limits(), &layer.shape, 1) {
+            continue;
+        }
+        let options = RunnerOptions { variant: Some(Variant::Half), ..Default::default() };
+        let mut runner = Runner::new(&layer.slab, layer.shape, &options).unwrap();
+        let mut random = Random::new(16);
+        for at in 0..16 {
+            // Sums of 8 bytes' halves have eleven bits at most. Products of floats have as many, but
+            // not their sums: of those there is one in each lane.
+            let mut value = |i: usize| match random.bits() % 4 {
+                _ if !row.is_quantized() && i % 16 != at => 0.0,
+                _ if i % 32 == at => 1.0,
+                n => [-1.0, -0.5, 0.5, 1.0][n as usize],
+            };
+            let x: Vec<f32> = (0..d).map(&mut value).collect();
+            let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            assert_eq!(seen_input(Variant::Half, &x), exact);
+            let error = layer.error(&layer.all(), &exact, &run(&mut runner, &x, &layer.all()));
+            assert!(error <= BOUND, "{row} {at}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn the_largest_bytes_and_sane_floats_stay_within_halves() {
+    let checked = Checked::open();
+    // Blocks of −128 times a scale of 1, and of 128.
+    let bytes: Vec<u8> = [0x00, 0x3c].into_iter().chain([0x80; 32]).collect();
+    for (row, block) in [(RowFormat::Q8_0, bytes), (RowFormat::F16, vec![0x00, 0x58])] {
+        let shape = shape(64, (row, row, ColumnFormat::F32), 1, 0);
+        let mut layer = Layer::new(&checked.device, shape, &[1]);
+        if !Variant::Half.is_possible(checked.device.limits(), &shape, 1) {
+            continue;
+        }
+        let frame = &mut layer.frames[0].0;
+        let rows = frame[..shape.down_at].chunks_exact_mut(block.len());
+        rows.for_each(|to| to.copy_from_slice(&block));
+        let mut writer = layer.slab.write(0).unwrap();
+        writer.copy_from_slice(frame);
+        writer.finish().unwrap();
+        let options = RunnerOptions { variant: Some(Variant::Half), ..Default::default() };
+        let mut runner = Runner::new(&layer.slab, shape, &options).unwrap();
+        for x in [[1.0; 64], [-1.0; 64]] {
+            let out = run(&mut runner, &x, &layer.all());
+            let error = layer.error(&layer.all(), &x.map(f64::from), &out);
+            assert!(error <= BOUND, "{row}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn an_input_that_is_no_number_shows() {
+    let checked = Checked::open();
+    let formats = (RowFormat::Q8_0, RowFormat::Q8_0, ColumnFormat::Q8);
+    let layer = Layer::new(&checked.device, shape(64, formats, 2, 0), &[2]);
+    for variant in Variant::ALL {
+        if !variant.is_possible(checked.device.limits(), &layer.shape, 1) {
+            continue;
+        }
+        let options = RunnerOptions { variant: Some(variant), ..Default::default() };
+        let mut runner = Runner::new(&layer.slab, layer.shape, &options).unwrap();
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut x = Random::new(17).floats(64);
+            x[3] = bad;
+            let out = run(&mut runner, &x, &layer.all());
+            assert!(out.iter().all(|x| !x.is_finite()), "{variant:?} {bad}: {out:?}");
+        }
+    }
+}
+
+#[test]
+fn halves_come_after_products_of_bytes() {
+    let formats = (RowFormat::Q5_0, RowFormat::F16, ColumnFormat::Q6);
+    let shape = shape(96, formats, 2, 0);
+    let quantized = MlpShape { up: RowFormat::Q4_1, ..shape };
+    let check_best = |checked: &Checked, shape: MlpShape, want: Variant| {
+        let layer = Layer::new(&checked.device, shape, &[2, 1]);
+        for mode in [Mode::Persistent, Mode::Blocking] {
+            let options = RunnerOptions { mode: Some(mode), ..Default::default() };
+            let runner = Runner::new(&layer.slab, shape, &options).unwrap();
+            assert_eq!(runner.plan().variant(), want);
+            drop(runner);
+            check(&layer, &options, &Random::new(18).floats(96), &layer.all());
+        }
+    };
+    let checked = Checked::open();
+    if !Variant::Half.is_possible(checked.device.limits(), &shape, 1) {
+        return;
+    }
+    check_best(&checked, shape, Variant::Half);
+    let without_bytes = |found: &Limits| Limits { integer_dot: false, ..found.clone() };
+    let narrowed = Checked::narrowed(without_bytes);
+    check_best(&narrowed, quantized, Variant::Half);
+    let narrowed = Checked::narrowed(|found| Limits { float16: false, ..without_bytes(found) });
+    check_best(&narrowed, quantized, Variant::Subgroups);
 }
 
 #[test]
@@ -175,8 +301,11 @@ fn odd_shapes() {
         [(32, 32, 1), (96, 64, 7), (1056, 32, 3), (4128, 512, 1), (70_016, 64, 1)]
     {
         let layer = Layer::new(&checked.device, shape(d, formats, per, 0), &[per as u32; 3]);
-        for workgroups in [1, 5] {
+        let halves = Variant::Half.is_possible(checked.device.limits(), &layer.shape, 1);
+        let variants = [None, halves.then_some(Variant::Half)];
+        for (workgroups, variant) in [1, 5].into_iter().zip(variants) {
             let options = RunnerOptions {
+                variant,
                 tuning: Tuning {
                     workgroups: Some(workgroups),
                     threads: Some(threads),

@@ -14,6 +14,9 @@ fn a_sound_device_passes_and_results_are_kept() {
     assert_eq!(result.failures, Vec::<String>::new());
     assert_eq!(result.modes, [Mode::Persistent, Mode::Staged, Mode::Blocking]);
     assert!(result.variants.contains(&Variant::One) && result.variants.contains(&Variant::Plain));
+    let limits = checked.device.limits();
+    let has_halves = limits.subgroup_arithmetic && limits.float16;
+    assert_eq!(result.variants.contains(&Variant::Half), has_halves);
     assert!(result.persistent_workgroups.is_some() && result.round_trip_ns.is_some());
     let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap()).collect();
     assert_eq!(files.len(), 1);

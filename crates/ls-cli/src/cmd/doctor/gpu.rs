@@ -49,6 +49,7 @@ struct Sizes {
     has_many_buffers: bool,
     subgroup_size: Option<u32>,
     integer_dot: bool,
+    float16: bool,
     memory_model: bool,
     timeline_semaphore: bool,
     mapped_device_memory: bool,
@@ -220,6 +221,7 @@ impl Sizes {
             has_many_buffers: limits.dynamic_buffer_index,
             subgroup_size: limits.subgroup_arithmetic.then_some(limits.subgroup_size),
             integer_dot: limits.integer_dot,
+            float16: limits.float16,
             memory_model: limits.memory_model,
             timeline_semaphore: limits.timeline_semaphore,
             mapped_device_memory: limits.mapped_device_memory,
@@ -238,6 +240,7 @@ impl Sizes {
         let flags = [
             (self.has_many_buffers, "several buffers"),
             (self.integer_dot, "products of bytes"),
+            (self.float16, "halves"),
             (self.memory_model, "memory model"),
             (self.timeline_semaphore, "counting semaphores"),
             (self.unified_memory, "unified memory"),

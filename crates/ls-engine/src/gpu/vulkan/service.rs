@@ -18,8 +18,9 @@ use crate::gpu::{GpuError, GpuFault};
 use crate::needs::frame_bytes;
 use crate::weights::ChunkedMlp;
 
-/// Of the magnitude of what is summed up: errors of floats, and of inputs in bytes.
+/// Of the magnitude of what is summed up: errors of floats, of halves, and of inputs in bytes.
 const FLOAT_BOUND: f64 = 6e-6;
+const HALVES_BOUND: f64 = 1e-2;
 const BYTES_BOUND: f64 = 1e-2;
 
 /// A layer on the GPU.
@@ -243,7 +244,11 @@ impl Service {
             if error.is_nan() { f64::INFINITY } else { error }
         });
         let (error, variant) = (error.fold(0.0, f64::max), runner.plan().variant());
-        let bound = if variant == Variant::Dot { BYTES_BOUND } else { FLOAT_BOUND };
+        let bound = match variant {
+            Variant::One | Variant::Plain | Variant::Subgroups => FLOAT_BOUND,
+            Variant::Half => HALVES_BOUND,
+            Variant::Dot => BYTES_BOUND,
+        };
         if error > bound {
             let kernel = format!("mlp {variant:?} of layer {i}");
             let device = self.device.info().name.clone();

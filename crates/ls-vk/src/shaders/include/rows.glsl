@@ -16,6 +16,10 @@ struct X {
 #ifdef DOT
     uint q[8];
     float scale;
+#elif defined(HALF)
+    // Of each four, the first and the third, then the second and the fourth.
+    f16vec2 h[16];
+    float scale;
 #else
     float x[32];
 #endif
@@ -235,6 +239,81 @@ X load_x(uint slot, uint block) {
 
 float dot_row_block(uint format, uint row, uint block, X x) {
     return dot_block(load_block(format, row, block), x);
+}
+#elif defined(HALF)
+// What is in the middle of a format's bytes. Less it, they are as small as the weights are, and so
+// are the errors of their products; the rest is a min, whose product is in floats.
+uint center_of(uint format) {
+    switch (format) {
+        case Q8_0: return 128;
+        case Q6_K: return 32;
+        case Q5_0: case Q5_1: case Q5_K: return 16;
+        default: return 8;
+    }
+}
+
+// The first and the third byte, less their center: 1024's half with a byte in its low bits is 1024
+// and the byte, and what is taken from it is exact.
+f16vec2 centered(uint word, uint center) {
+    return unpackFloat2x16((word & 0x00ff00ffu) | 0x64006400u) - f16vec2(1024 + center);
+}
+
+// Sums of 8 products in each of two lanes. Centered bytes are at most 128, inputs at most 32: they
+// stay below 2¹⁵.
+float dot_16(Block b, X x, uint from, uint center) {
+    // Signed bytes become unsigned ones.
+    uint flip = center == 128 ? 0x80808080u : 0;
+    f16vec2 sum = f16vec2(0.0);
+    for (uint k = from; k < from + 4; k++) {
+        uint word = b.q[k] ^ flip;
+        sum += centered(word, center) * x.h[2 * k];
+        sum += centered(word >> 8, center) * x.h[2 * k + 1];
+    }
+    return float(sum.x) + float(sum.y);
+}
+
+float dot_block(uint format, Block b, X x) {
+    uint center = center_of(format);
+    float products = b.s0 * dot_16(b, x, 0, center) + b.s1 * dot_16(b, x, 4, center);
+    // The bytes of Q8_0 are signed: they had no center to begin with.
+    float moved = format == Q8_0 ? 0.0 : float(center);
+    float m0 = b.m0 + moved * b.s0, m1 = b.m1 + moved * b.s1;
+    return x.scale * products + m0 * x.sum0 + m1 * x.sum1;
+}
+
+float dot_f16(uint at, X x) {
+    float sum = 0.0;
+    for (uint from = 0; from < 8; from += 4) {
+        f16vec2 lanes = f16vec2(0.0);
+        for (uint k = from; k < from + 4; k++) {
+            f16vec2 a = x.h[2 * k], b = x.h[2 * k + 1];
+            lanes += unpackFloat2x16(unaligned_word(at + 8 * k)) * f16vec2(a.x, b.x);
+            lanes += unpackFloat2x16(unaligned_word(at + 8 * k + 4)) * f16vec2(a.y, b.y);
+        }
+        sum += float(lanes.x) + float(lanes.y);
+    }
+    return x.scale * sum;
+}
+
+float dot_row_block(uint format, uint row, uint block, X x) {
+    if (format == F16) {
+        return dot_f16(row + block * block_bytes(format), x);
+    }
+    return dot_block(format, load_block(format, row, block), x);
+}
+
+// Halves, then for each block its scale, its two sums and nothing.
+X load_x(uint slot, uint block) {
+    X x;
+    uint at = slot * X_WORDS;
+    for (uint k = 0; k < 16; k++) {
+        x.h[k] = unpackFloat2x16(x_words[at + 16 * block + k]);
+    }
+    at += 16 * N_BLOCKS + 4 * block;
+    x.scale = uintBitsToFloat(x_words[at]);
+    x.sum0 = uintBitsToFloat(x_words[at + 1]);
+    x.sum1 = uintBitsToFloat(x_words[at + 2]);
+    return x;
 }
 #else
 float dot_half(Block b, X x, uint from) {
