@@ -173,28 +173,15 @@ impl Buffer {
     /// Reads pairs of a value and a tag, each in one piece of eight bytes that the device writes at
     /// once, until one has another tag; how many had it.
     pub(crate) fn take_tagged(&self, first: u64, tag: u32, to: &mut [f32]) -> Result<usize> {
-        const AT_ONCE: usize = 8;
         let from = self.place(8 * first, 8 * to.len() as u64)?.cast::<u64>();
-        // SAFETY: within the mapping, as just checked, for each `i` below `to.len()`, and aligned as for
-        // `peek`.
-        let pair = |i: usize| unsafe { from.add(i).as_ptr().read_volatile() };
-        let mut i = 0;
-        // Several before a look at their tags: all of them, when the device is done.
-        while let Some(to) = to.get_mut(i..i + AT_ONCE) {
-            let pairs: [u64; AT_ONCE] = std::array::from_fn(|k| pair(i + k));
-            if pairs.iter().any(|pair| (pair >> 32) as u32 != tag) {
-                break;
-            }
-            to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = f32::from_bits(pair as u32));
-            i += AT_ONCE;
-        }
-        while let Some(to) = to.get_mut(i) {
-            let pair = pair(i);
+        // One by one: lines that are looked at before the device has written them all are fetched again.
+        for (i, to) in to.iter_mut().enumerate() {
+            // SAFETY: within the mapping, as just checked, and aligned as for `peek`.
+            let pair = unsafe { from.add(i).as_ptr().read_volatile() };
             if (pair >> 32) as u32 != tag {
                 return Ok(i);
             }
             *to = f32::from_bits(pair as u32);
-            i += 1;
         }
         Ok(to.len())
     }
