@@ -26,6 +26,9 @@ pub struct RefineArgs {
     /// What reading costs when computing waits for it, as a multiple of that [default: 4]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub late_price: Option<f64>,
+    /// Tokens for which it counts as well that a chunk is among those that the cache would best hold [default: 0]
+    #[arg(long, value_name = "N", value_parser = at_least::<0>)]
+    pub horizon: Option<f64>,
     /// Choose a fixed number of chunks in place of what is worth its reads: this multiple of the share of neurons
     /// that is computed. A price then says by how many times more a chunk must add that is read alone [default
     /// price then: 0]
@@ -107,6 +110,7 @@ impl RefineArgs {
             reach: self.reach.unwrap_or(usual.reach),
             price: self.price.map_or(price, |price| price as f32),
             late_price: self.late_price.map_or(usual.late_price, |price| price as f32),
+            horizon: self.horizon.map_or(usual.horizon, |tokens| tokens as f32),
             stages: self.stages.unwrap_or(usual.stages),
             correct: !self.no_correct,
             late_share: self.late.map_or(usual.late_share, |percent| (percent / 100.0) as f32),
@@ -125,6 +129,7 @@ impl RefineArgs {
             ("--reach", self.reach.is_some()),
             ("--price", self.price.is_some()),
             ("--late-price", self.late_price.is_some()),
+            ("--horizon", self.horizon.is_some()),
             ("--stages", self.stages.is_some()),
             ("--late", self.late.is_some()),
             ("--no-correct", self.no_correct),

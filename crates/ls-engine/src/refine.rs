@@ -58,6 +58,9 @@ pub struct RefineOptions {
     pub price: f32,
     /// By how much dearer reads are for a layer that waits for them.
     pub late_price: f32,
+    /// Tokens for which it counts that a chunk is among the best of its layer on a long average; see
+    /// [`horizon`](ls_sched::Config::horizon).
+    pub horizon: f32,
     /// Stages of a layer.
     pub stages: u32,
     /// Layers that reads are ahead.
@@ -84,6 +87,7 @@ impl Default for RefineOptions {
             price: 0.3,
             // What is late keeps everything waiting.
             late_price: 4.0,
+            horizon: 0.0,
             stages: 8,
             ahead: 1,
             correct: true,
@@ -271,6 +275,7 @@ fn controller(
     config.count = options.count;
     config.price = options.price;
     config.late_price = options.late_price;
+    config.horizon = options.horizon;
     config.stages = options.stages;
     config.ahead = options.ahead.min(streamer.layers().len() as u32 - 1);
     config.correct = options.correct;

@@ -143,10 +143,11 @@ impl Chooser {
     ///
     /// It maximises the sum of scores less the price of the reads, as [`Self::choose`] does, but however many
     /// chunks that are: a read brings all chunks that it covers. Prices are shares of the sum of all scores
-    /// ([`Price::of_layer`]).
+    /// ([`Price::of_layer`]). What a chunk is worth once it was read, in units of the mean score, is in `lasting`; it may be empty.
     pub fn choose_worth(
         &mut self,
         scores: &[f32],
+        lasting: &[f32],
         places: impl Fn(usize) -> Place,
         price: Price,
         chosen: &mut Vec<u16>,
@@ -154,11 +155,15 @@ impl Chooser {
         chosen.clear();
         self.list(scores, &places);
         let total: f32 = scores.iter().map(|score| sane(*score)).sum();
+        let mean = total / scores.len().max(1) as f32;
+        for ((score, is_absent), lasting) in self.items.iter_mut().zip(lasting) {
+            *score += if *is_absent { sane(mean * lasting) } else { 0.0 };
+        }
         self.mark(0.0, Price { open: price.open * total, chunk: price.chunk * total });
         let ways = std::mem::take(&mut self.ways);
         self.keep(scores, &places, |i| ways[i] == CHOSEN, usize::MAX, chosen);
         self.ways = ways;
-        total / scores.len().max(1) as f32
+        mean
     }
 
     /// The `n`-th best score of those not taken.
@@ -336,7 +341,7 @@ mod tests {
             let (scores, places): (Vec<f32>, Vec<Place>) = chunks.into_iter().unzip();
             let price = Price::of_layer(price, &Curve::line(fixed, 400.0), 4096, scores.len() as u32);
             let (mut chooser, mut chosen) = (Chooser::default(), Vec::new());
-            let mean = chooser.choose_worth(&scores, |i| places[i], price, &mut chosen);
+            let mean = chooser.choose_worth(&scores, &[], |i| places[i], price, &mut chosen);
             let total = mean * scores.len() as f32;
             let price = Price { open: price.open * total, chunk: price.chunk * total };
             let value = |set: &[bool]| worth(&scores, &places, set, price);

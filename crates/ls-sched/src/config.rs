@@ -152,6 +152,10 @@ pub struct Config {
     pub price: f32,
     /// By how much dearer reads are for a layer that waits for them.
     pub late_price: f32,
+    /// Tokens for which a chunk counts that is read: if it is one of those that the layer's share of the frames would
+    /// hold if it held the best, by how much it is better than the last of them counts so often as well. Only by worth,
+    /// and only with [`Keep::Priority`].
+    pub horizon: f32,
     /// What may be given up.
     pub fidelity: Fidelity,
     /// Nanoseconds that computing waits in a layer, in all, before late chunks are given up; and at
@@ -185,6 +189,7 @@ impl Config {
             count: Count::Fixed,
             price: 0.0,
             late_price: 1.0,
+            horizon: 0.0,
             fidelity: Fidelity { late_share: 0.0, lost_share: 0.02 },
             late_ns: 500_000,
             read_deadline_ns: 10_000_000_000,
@@ -210,6 +215,7 @@ impl Config {
         within("least stage", self.least_stage.into(), 0.0..=1.0, "0 to 1")?;
         within("price", self.price.into(), 0.0..=1e6, "0 or more")?;
         within("price of late reads", self.late_price.into(), 0.0..=1e6, "0 or more")?;
+        within("horizon", self.horizon.into(), 0.0..=1e6, "0 or more")?;
         let Fidelity { late_share, lost_share } = self.fidelity;
         within("late share", late_share.into(), 0.0..=1.0, "0 to 1")?;
         within("lost share", lost_share.into(), 0.0..=1.0, "0 to 1")?;

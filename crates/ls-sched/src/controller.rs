@@ -67,6 +67,8 @@ pub struct Controller {
     plans: Vec<Plan>,
     rankings: Vec<Ranking>,
     chooser: Chooser,
+    /// What chunks of a layer are worth beyond a visit.
+    lasting: Vec<f32>,
     flights: Vec<Flight>,
     lanes: Vec<Lane>,
     commands: VecDeque<Command>,
@@ -137,6 +139,7 @@ impl Controller {
             plans: (0..n_plans).map(|_| Plan::new(longest)).collect(),
             rankings: vec![Ranking::default(); layout.layers.len()],
             chooser: Chooser::new(longest),
+            lasting: Vec::with_capacity(longest),
             flights: vec![flight; config.max_reads as usize],
             lanes: (0..config.lanes).map(lane).collect(),
             commands: VecDeque::with_capacity(64 + 2 * longest),

@@ -151,6 +151,11 @@ impl Frames {
         u64::from(layer.n_resident) > layer.quota
     }
 
+    /// Frames that the layer may keep, if others need some too.
+    pub fn quota(&self, layer: u32) -> u64 {
+        self.layers[layer as usize].quota
+    }
+
     /// How many more frames chunks of these layers may pass through.
     pub fn transit_left(&self, layers: impl Iterator<Item = u32>) -> u64 {
         let passing = layers.map(|layer| u64::from(self.layers[layer as usize].n_passing));

@@ -140,12 +140,12 @@ impl Plan {
         }
     }
 
-    /// The best `n_keep` are to be computed, those among them that are already; or those that are worth it, if
-    /// `by_worth`, and `n_keep` only if none is.
+    /// The best `n_keep` are to be computed, those among them that are already; or with `lasting` those that are
+    /// worth it, and `n_keep` only if none is. `lasting` is what absent ones are worth beyond this visit.
     pub fn choose(
         &mut self,
         n_keep: u32,
-        by_worth: bool,
+        lasting: Option<&[f32]>,
         price: Price,
         scores: &[f32],
         chooser: &mut Chooser,
@@ -165,11 +165,11 @@ impl Plan {
             is if is & RESIDENT != 0 || is & (READING | CANCELLING) == READING => Place::Present,
             _ => Place::Absent,
         };
-        if by_worth {
-            self.bound = chooser.choose_worth(&self.scores, place, price, &mut self.order);
+        if let Some(lasting) = lasting {
+            self.bound = chooser.choose_worth(&self.scores, lasting, place, price, &mut self.order);
         }
-        if !by_worth || (self.order.is_empty() && self.n_taken == 0) {
-            let price = if by_worth { Price::NOTHING } else { price };
+        if lasting.is_none() || (self.order.is_empty() && self.n_taken == 0) {
+            let price = if lasting.is_some() { Price::NOTHING } else { price };
             self.bound = chooser.choose(&self.scores, place, n, price, &mut self.order);
         }
         self.n_total = self.order.len() as u32 + self.n_taken + self.n_dropped;

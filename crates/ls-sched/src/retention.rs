@@ -34,6 +34,8 @@ pub struct Retention {
     recent_weight: u16,
     /// Which layer's coming visit is predicted, with levels.
     coming: Vec<Coming>,
+    /// The score that a level stands for, relative to the bound.
+    scores: Box<[f32; 256]>,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +67,9 @@ impl Retention {
             visits: vec![0; layout.layers.len()],
             recent_weight: 144,
             coming: (0..n_coming).map(|_| coming()).collect(),
+            scores: Box::new(std::array::from_fn(|level| {
+                if level == 0 { 0.0 } else { libm::exp2f((level as f32 - MIDDLE) / STEPS) }
+            })),
         };
         if keep == Keep::Hot {
             for layer in 0..layout.layers.len() as u32 {
@@ -169,6 +174,28 @@ impl Retention {
                 }
             }
         }
+    }
+
+    /// By how much each chunk's score exceeds, on a long average, that of the last one that `room` frames of the
+    /// layer would hold if they held the best; in units of the bound, to `gains`. Nothing for the others, and
+    /// nothing unless scores are kept ([`Keep::Priority`]).
+    pub fn lasting(&self, layer: u32, room: usize, gains: &mut Vec<f32>) {
+        let range = self.range(layer);
+        gains.clear();
+        if self.keep != Keep::Priority || self.visits[layer as usize] == 0 {
+            gains.resize(range.len(), 0.0);
+            return;
+        }
+        let levels = self.long[range].iter().map(|long| usize::from(*long >> 8));
+        let mut counts = [0usize; 256];
+        levels.clone().for_each(|level| counts[level] += 1);
+        let (mut least, mut n) = (256, 0);
+        while least > 0 && n + counts[least - 1] <= room {
+            least -= 1;
+            n += counts[least];
+        }
+        let least = if least == 0 { 0.0 } else { self.scores[least - 1] };
+        gains.extend(levels.map(|level| (self.scores[level] - least).max(0.0)));
     }
 
     /// What it is worth to keep a chunk; the least goes first.
@@ -345,6 +372,27 @@ mod tests {
         assert!(before[1] > before[3]);
         priority.used(1, |i| i == 1, Some((&coming, 1.0)));
         assert_eq!(before, value(&priority));
+    }
+
+    #[test]
+    fn what_lasts_is_worth_what_it_exceeds_the_last_that_has_room_by() {
+        let mut priority = retention(Keep::Priority, 4);
+        let mut gains = vec![];
+        priority.lasting(1, 2, &mut gains);
+        assert_eq!(gains, [0.0; 4], "nothing is known yet");
+        (0..40).for_each(|_| priority.used(1, |_| true, Some((&[4.0, 0.0, 1.0, 2.0], 1.0))));
+        priority.lasting(1, 2, &mut gains);
+        // The third best is at the bound, and two are above it.
+        let near = |a: f32, b: f32| (a - b).abs() < 0.1 * (1.0 + b);
+        assert!(near(gains[0], 3.0) && near(gains[3], 1.0), "{gains:?}");
+        assert_eq!((gains[1], gains[2]), (0.0, 0.0));
+        priority.lasting(1, 4, &mut gains);
+        assert!(near(gains[0], 4.0) && gains[1] == 0.0, "{gains:?}");
+        priority.lasting(1, 0, &mut gains);
+        assert_eq!(gains, [0.0; 4]);
+        let lru = retention(Keep::Lru, 4);
+        lru.lasting(1, 4, &mut gains);
+        assert_eq!(gains, [0.0; 4]);
     }
 
     #[test]

@@ -65,9 +65,17 @@ impl Controller {
             price.chunk *= self.config.late_price;
         }
         let by_worth = self.config.count == Count::ByWorth;
+        let lasting = if by_worth {
+            let room = self.frames.quota(layer) as usize;
+            self.frames.retention.lasting(layer, room, &mut self.lasting);
+            self.lasting.iter_mut().for_each(|gain| *gain *= self.config.horizon);
+            Some(&self.lasting[..])
+        } else {
+            None
+        };
         let plan = &mut self.plans[slot];
         mark_chosen(&mut plan.marks, &plan.order);
-        plan.choose(shape.n_keep, by_worth, price, scores, &mut self.chooser, &mut self.frames);
+        plan.choose(shape.n_keep, lasting, price, scores, &mut self.chooser, &mut self.frames);
         let kept = unmark_chosen(&mut plan.marks, &plan.order);
         if was_chosen {
             self.stats.refinements += 1;
