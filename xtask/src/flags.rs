@@ -209,7 +209,7 @@ pub struct BenchArgs {
     pub caches: bool,
 
     /// Compare policies of sparse streaming and caches, within the budget, on a text.
-    #[arg(long, requires = "budget", conflicts_with_all = ["peer", "caches"])]
+    #[arg(long, requires = "budget", conflicts_with = "caches")]
     pub ablation: bool,
 
     /// With --ablation, the fraction of the MLPs that is computed.
@@ -241,6 +241,10 @@ pub struct BenchArgs {
     /// Compare types of the down matrices in a pack: their size and what they cost in perplexity.
     #[arg(long, conflicts_with_all = ["peer", "budget"])]
     pub columns: bool,
+
+    /// With --budget, let ours read no more than so much a second, like 300MB, as from a slower disk.
+    #[arg(long, value_name = "SIZE", requires = "budget", conflicts_with = "peer")]
+    pub disk_rate: Option<Size>,
 
     /// With --columns, windows of text that are measured.
     #[arg(long, value_name = "N", default_value_t = 20)]

@@ -21,3 +21,10 @@ pub fn known_curve(path: &Path, backend: BackendKind, depth: usize) -> Option<Cu
     let known = probe_known(path, &cache_file()?, &options(backend, depth)).ok()??;
     Some(known.curve)
 }
+
+/// The cost of reads when the disk gives no more than `rate` bytes a second.
+pub fn no_faster(known: Option<Curve>, rate: u64) -> Curve {
+    let least = 1e6 * 1024.0 / rate as f64;
+    let known = known.unwrap_or(Curve { fixed_us: 0.0, us_per_kib: least });
+    Curve { us_per_kib: known.us_per_kib.max(least), ..known }
+}

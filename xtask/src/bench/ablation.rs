@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::run::Runner;
-use super::{Setup, budget, name_of, plot, table};
+use super::{Setup, budget, name_of, peer_run, plot, table};
 use crate::flags::BenchArgs;
 use crate::{packs, workspace};
 
@@ -72,6 +72,10 @@ pub fn run(setup: &Setup, args: &BenchArgs) -> Result<()> {
                     let flags = [&flags[..], &variant].concat();
                     let run = runner.ours(model, &pack.path, Some(budget), &flags)?;
                     runs.push(run.named(&variant.join(" ")));
+                }
+                if let Some(python) = &setup.python {
+                    let run = peer_run::peer(&mut runner, python, model, budget)?;
+                    runs.push(run.named("llama.cpp"));
                 }
             }
             let compute = budget::compute(&alone[1..])?;

@@ -117,6 +117,9 @@ impl<'a> Runner<'a> {
         }
         let bytes = budget.map_or("none".to_owned(), |size| size.bytes.to_string());
         command.args(["--budget", &bytes]);
+        if let Some(rate) = self.args.disk_rate.as_ref().filter(|_| budget.is_some()) {
+            command.args(["--disk-rate", &rate.bytes.to_string()]);
+        }
         let (mut run, finished) = self.run(&command, model, Engine::Ours, budget, None)?;
         run.variant = flags.join(" ");
         if run.end == End::Done {

@@ -1,10 +1,10 @@
 //! From a path and a budget to an engine.
 
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
-use ls_engine::{Device, Engine, LoadOptions, Prefetch, StreamOptions, system};
+use ls_engine::{Device, Engine, FaultPlan, LoadOptions, Prefetch, StreamOptions, system};
 use ls_model::ModelFile;
 use ls_model::pack::is_pack;
 
@@ -45,6 +45,8 @@ pub fn load_on(
     let (path, budget) = place(path, asked_context, threads, stream.budget, reserve, remedy)?;
     let (backend, depth) = (stream.io.kind(), usize::from(stream.io_depth));
     let curve = budget.and_then(|_| disk::known_curve(&path, backend, depth));
+    let fault = stream.disk_rate.map(|rate| FaultPlan::slow(rate, Duration::ZERO));
+    let curve = stream.disk_rate.map_or(curve, |rate| Some(disk::no_faster(curve, rate)));
     let spinner = output::spinner(format!("loading {}", path.display()));
     let options = LoadOptions {
         threads,
@@ -57,6 +59,7 @@ pub fn load_on(
             backend,
             depth,
             curve,
+            fault,
             ..StreamOptions::default()
         },
         device,
