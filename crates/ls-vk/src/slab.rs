@@ -271,10 +271,11 @@ fn lay_out(device: &Device, frame_bytes: u32, n_frames: u32, align: u64) -> Resu
     }
     // Kernels count bytes in 32 bits.
     let range = device.limits().max_storage_range.min(u32::MAX.into());
-    let mut frames_per_slab = (range / u64::from(frame_bytes)).min(n_frames.into()) as u32;
+    // However many there are: it is compiled into kernels, which drivers keep for the next time.
+    let mut frames_per_slab = (range / u64::from(frame_bytes)).min(MAX_FRAMES.into()) as u32;
+    // As many frames as this end at such a multiple.
+    let step = align >> align.trailing_zeros().min(frame_bytes.trailing_zeros());
     if frames_per_slab < n_frames {
-        // As many frames as this end at such a multiple.
-        let step = align >> align.trailing_zeros().min(frame_bytes.trailing_zeros());
         frames_per_slab -= frames_per_slab % u32::try_from(step).unwrap_or(u32::MAX);
     }
     if frames_per_slab == 0 {

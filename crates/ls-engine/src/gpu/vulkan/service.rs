@@ -158,8 +158,9 @@ impl Service {
         let mut service = match opened.can_be_in_place() {
             false => Self::new(opened, layers, 0)?,
             true => {
-                let frame = u32::try_from(frame_bytes(layers)).unwrap_or(u32::MAX);
-                let slab = Slab::new(&opened.device, frame, 1, None)?;
+                // Kernels do not depend on how many frames there are.
+                let frame_bytes = u32::try_from(frame_bytes(layers)).unwrap_or(u32::MAX);
+                let slab = Slab::new(&opened.device, frame_bytes, 1, None)?;
                 Self::on(slab, opened, layers, (&Share::none(layers), None, opened.mode_in_place))?
             }
         };
