@@ -14,7 +14,7 @@ use crate::slab::Slab;
 use crate::stats::Counts;
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
 use crate::{
-    CacheError, Fill, Key, Layout, Lease, Pin, Policy, PolicyKind, ReserveError, Stats, Used,
+    CacheError, Fill, Key, Layout, Lease, Loan, Pin, Policy, PolicyKind, ReserveError, Stats, Used,
 };
 
 /// Keys for which one lock is taken by [`Cache::reserve_many`].
@@ -124,6 +124,11 @@ impl Cache {
         self.inner.frames.slab.frame_bytes()
     }
 
+    /// Lends the memory of all frames to a device that reads them itself: see [`Loan`].
+    pub fn lend(&self) -> Loan {
+        Loan::new(Arc::clone(&self.inner))
+    }
+
     /// Number of groups.
     pub fn n_groups(&self) -> usize {
         self.inner.frames.space.n_groups()
@@ -160,6 +165,16 @@ impl Cache {
     #[inline]
     pub fn pinned_bytes<'a>(&'a self, pin: &'a Pin) -> &'a [u8] {
         pin.bytes(&self.inner)
+    }
+
+    /// The number of a pinned frame: it begins so many frames behind the begin of a [`Loan`].
+    ///
+    /// # Panics
+    ///
+    /// If the pin is of another cache.
+    #[inline]
+    pub fn pinned_frame(&self, pin: &Pin) -> u32 {
+        pin.frame_of(&self.inner)
     }
 
     /// Gives a pin back. Takes no lock, except while the budget is exceeded or nothing is kept.
@@ -316,7 +331,8 @@ impl Cache {
     /// Changes the budget, at most to the one that the cache was made with.
     ///
     /// A smaller one holds at once: what no one holds is evicted and its pages are given back to
-    /// the system (on Linux and Android; elsewhere they only go unused). What is pinned or being
+    /// the system (on Linux and Android; elsewhere they only go unused; after the end of a [`Loan`],
+    /// if there is one). What is pinned or being
     /// filled goes the moment it is let go, and until then no key gets a frame. A budget below one
     /// frame keeps nothing.
     pub fn set_budget(&self, bytes: u64) {

@@ -12,7 +12,7 @@ pub(crate) struct Ledger {
     keys: Box<[Key]>,
     /// Free frames that were touched: they have pages.
     warm: Vec<u32>,
-    /// Free frames without pages, the lowest last.
+    /// Free frames without pages, or whose pages are on loan, the lowest last.
     cold: Vec<u32>,
     /// Frames that are not free.
     pub occupied: u32,
@@ -20,6 +20,8 @@ pub(crate) struct Ledger {
     pub budget: u32,
     /// Frames of the budget that are on their way through, not kept.
     transit: u32,
+    /// Loans of the slab's memory that live: its pages stay where they are.
+    loans: u32,
     pub policy: Box<dyn Policy>,
     retains: bool,
     pub n_evicted: u64,
@@ -34,6 +36,7 @@ impl Ledger {
             occupied: 0,
             budget: n_frames,
             transit: 0,
+            loans: 0,
             retains: policy.retains(),
             policy,
             n_evicted: 0,
@@ -193,11 +196,35 @@ impl Ledger {
         }
     }
 
-    #[allow(unsafe_code)]
     fn cool(&mut self, frames: &Frames, frame: u32) {
-        // SAFETY: this frame and all others that are free are touched by no one: they become
-        // someone's only through this ledger, which is borrowed exclusively.
-        unsafe { frames.slab.give_back(frame, |other| frames.word(other).is_free()) };
+        // A device may have pinned these pages: then they would stay occupied, and what the device
+        // sees would no longer be what is written to the frame.
+        if self.loans == 0 {
+            self.give_back(frames, frame);
+        }
         self.cold.push(frame);
+    }
+
+    #[allow(unsafe_code)]
+    fn give_back(&mut self, frames: &Frames, frame: u32) {
+        // SAFETY: this frame and all others that are free are touched by no one: they become
+        // someone's only through this ledger, which is borrowed exclusively. No device reads them,
+        // since nothing is on loan.
+        unsafe { frames.slab.give_back(frame, |other| frames.word(other).is_free()) };
+    }
+
+    /// From now on no page is given back.
+    pub fn lend(&mut self) {
+        self.loans += 1;
+    }
+
+    /// A loan ends. After the last one, pages go that free frames have kept or a device has touched.
+    pub fn end_loan(&mut self, frames: &Frames) {
+        self.loans -= 1;
+        if self.loans == 0 {
+            for i in 0..self.cold.len() {
+                self.give_back(frames, self.cold[i]);
+            }
+        }
     }
 }

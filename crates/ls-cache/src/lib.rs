@@ -44,6 +44,7 @@
 //! - No more frames are occupied than the budget has room for, and no more have ever been touched
 //!   without being given back. After the budget was lowered, only what is still held may exceed
 //!   it, and nothing is reserved until it does not.
+//! - While a device has the memory on [`Loan`], no page of it is given back.
 //! - Getting, pinning and unpinning take no lock; the exceptions stand with [`Cache::unpin`].
 //! - The steady state does not allocate.
 
@@ -55,6 +56,7 @@ mod frames;
 mod key;
 mod lease;
 mod ledger;
+mod loan;
 mod policy;
 mod slab;
 mod stats;
@@ -66,5 +68,6 @@ pub use error::{CacheError, ReserveError};
 pub use fill::Fill;
 pub use key::{Key, Layout};
 pub use lease::{Lease, Pin};
+pub use loan::Loan;
 pub use policy::{Offer, Policy, PolicyKind, Used};
 pub use stats::Stats;

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::UnsafeCell;
 use std::io;
 use std::ops::Range;
 
@@ -41,7 +42,10 @@ impl Slab {
     pub fn new(bytes: usize, frame_bytes: usize) -> io::Result<Self> {
         // Without a promise of swap: what counts is what is touched, and that has a budget.
         let slack = if bytes >= HUGE { HUGE } else { 0 };
-        let len = bytes.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
+        let page_bytes = page_bytes();
+        // Whole pages, which is what a device takes.
+        let whole = bytes.checked_next_multiple_of(page_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let len = whole.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon()?;
         // Huge pages begin at a multiple of their size, the mapping perhaps not.
         let skip = map.as_ptr().addr().wrapping_neg() % HUGE * usize::from(slack > 0);
@@ -56,7 +60,7 @@ impl Slab {
             skip,
             len: bytes,
             frame_bytes,
-            page_bytes: page_bytes(),
+            page_bytes,
             #[cfg(loom)]
             witness: (0..bytes / frame_bytes).map(|_| loom::cell::UnsafeCell::new(())).collect(),
         })
@@ -64,6 +68,16 @@ impl Slab {
 
     pub fn frame_bytes(&self) -> usize {
         self.frame_bytes
+    }
+
+    /// The memory of all frames, to the end of its last page.
+    pub fn cells(&self) -> &[UnsafeCell<u8>] {
+        let start = self.map.as_mut_ptr().wrapping_add(self.skip);
+        let len = self.len.next_multiple_of(self.page_bytes);
+        // SAFETY: within the map, which has whole pages from `skip` on and lives as long as `self`.
+        // Bytes in cells may be written by others meanwhile; reading them takes a promise that
+        // nobody does.
+        unsafe { std::slice::from_raw_parts(start.cast(), len) }
     }
 
     fn start_of(&self, frame: u32) -> *mut u8 {
@@ -201,6 +215,17 @@ mod tests {
         assert_eq!(slab.pages_of(1, |_| false), 49152..65536);
         assert_eq!(slab.pages_of(1, |f| f == 0), 32768..65536);
         assert_eq!(slab.pages_of(1, |f| f == 2), 49152..81920);
+    }
+
+    #[test]
+    fn cells_are_whole_pages_from_the_first_frame_on() {
+        for n_frames in [1, 3, 600] {
+            let slab = Slab::new(4096 * n_frames, 4096).unwrap();
+            let cells = slab.cells();
+            assert_eq!(cells.as_ptr().cast::<u8>(), slab.start_of(0).cast_const());
+            assert!(cells.as_ptr().addr().is_multiple_of(slab.page_bytes));
+            assert_eq!(cells.len(), (4096 * n_frames).next_multiple_of(slab.page_bytes));
+        }
     }
 
     #[cfg(target_os = "linux")]

@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Mutex;
+
 use ls_cache::{Cache, Key, Layout, PolicyKind};
 
 const FRAME: u64 = 1 << 20;
@@ -22,8 +24,12 @@ fn fill(cache: &Cache, index: u32) {
     }
 }
 
+/// Tests measure the whole process, so one runs at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn memory_follows_the_budget() {
+    let _alone = ALONE.lock();
     let layout = Layout { frame_bytes: FRAME as usize, groups: vec![FRAMES] };
     let before = anonymous();
     let cache = Cache::new(layout, u64::from(FRAMES) * FRAME, PolicyKind::Lru).unwrap();
@@ -41,4 +47,26 @@ fn memory_follows_the_budget() {
     cache.set_budget(u64::MAX);
     (0..FRAMES).for_each(|index| fill(&cache, index));
     assert!(used() >= 64, "{}", used());
+}
+
+#[test]
+fn what_is_on_loan_stays_until_the_loan_ends() {
+    let _alone = ALONE.lock();
+    let layout = Layout { frame_bytes: FRAME as usize, groups: vec![FRAMES] };
+    let before = anonymous();
+    let cache = Cache::new(layout, u64::from(FRAMES) * FRAME, PolicyKind::Lru).unwrap();
+    let used = || anonymous().saturating_sub(before) / FRAME;
+    let loans = (cache.lend(), cache.lend());
+    (0..FRAMES).for_each(|index| fill(&cache, index));
+    cache.set_budget(4 * FRAME);
+    assert_eq!(cache.stats().bytes, 4 * FRAME);
+    assert!(used() >= 64, "{}", used());
+    drop(loans.0);
+    assert!(used() >= 64, "{}", used());
+    drop(loans.1);
+    assert!(used() < 6, "{}", used());
+    // The ledger lost no frame on the way.
+    cache.set_budget(u64::MAX);
+    (0..FRAMES).for_each(|index| fill(&cache, index));
+    assert_eq!(cache.stats().bytes, u64::from(FRAMES) * FRAME);
 }

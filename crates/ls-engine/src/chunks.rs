@@ -117,6 +117,22 @@ impl<'a> ChunkPass<'a> {
         }
     }
 
+    /// Whether a segment can be had without waiting.
+    pub fn is_settled(&self, layer: usize, segment: u32) -> bool {
+        match self {
+            Self::Mapped(_) => true,
+            Self::Streamed(pass) => pass.is_settled(layer, segment),
+        }
+    }
+
+    /// Chunks of segments that may be held at once, with the one that is waited for.
+    pub fn room(&self) -> usize {
+        match self {
+            Self::Mapped(_) => usize::MAX,
+            Self::Streamed(pass) => pass.room(),
+        }
+    }
+
     /// The computation leaves a layer's MLP, having taken all of its segments.
     pub fn end_layer(&self, layer: usize) {
         if let Self::Streamed(pass) = self {
@@ -147,5 +163,14 @@ impl Segment<'_> {
             Self::Streamed(segment) => (None, Some(segment.records())),
         };
         mapped.into_iter().flatten().chain(streamed.into_iter().flatten())
+    }
+
+    /// The frame of the cache in which each of them lies; none for those of the mapped file.
+    pub fn frames(&self) -> impl Iterator<Item = u32> {
+        let streamed = match self {
+            Self::Mapped(..) => None,
+            Self::Streamed(segment) => Some(segment.frames()),
+        };
+        streamed.into_iter().flatten()
     }
 }

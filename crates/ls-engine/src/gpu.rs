@@ -5,6 +5,10 @@
 //! The others pass through a ring of frames, each time a layer is computed; they come from the mapped
 //! file or, under a budget, from the streaming, which then reads what the GPU does not hold and nothing else.
 //!
+//! A GPU that shares the host's memory and can import it needs neither under a budget: it computes *in
+//! place*, from the cache's own frames. The streaming retains and reads as for the CPU, and each segment
+//! is kept until the stage that reads it is done.
+//!
 //! Each token of a batch is a pass of its own through the layer's frames. So a prompt takes the GPU as
 //! long for each token as decoding does, but what is streamed is read once for the whole batch.
 //!
@@ -91,6 +95,10 @@ pub enum GpuFault {
     SelfTest,
     /// The device is lost after it computed so many layers.
     LostAfter(u64),
+    /// The device is lost after so many stages were queued that read chunks in place.
+    LostAfterStages(u64),
+    /// The driver does not import the cache's memory.
+    Import,
 }
 
 /// Where MLPs are computed now.
@@ -105,6 +113,10 @@ pub struct DeviceStatus {
     pub control: Option<&'static str>,
     /// Bytes of chunks that it holds.
     pub held_bytes: u64,
+    /// Whether it reads streamed chunks where they were read to: none is copied.
+    pub in_place: bool,
+    /// Why chunks are copied, where the device should be able to read them in place.
+    pub copy_reason: Option<String>,
     /// Why the CPU has taken over.
     pub notice: Option<String>,
     /// What the validation layers said.
@@ -118,6 +130,8 @@ pub(crate) struct Gpu {
     control: Option<&'static str>,
     held_bytes: u64,
     holds_all: bool,
+    in_place: bool,
+    copy_reason: Option<String>,
     service: Mutex<Option<Service>>,
     in_service: AtomicBool,
     notice: Mutex<Option<String>>,
@@ -134,6 +148,8 @@ impl Gpu {
             control: Some(service.control()),
             held_bytes: service.held_bytes(),
             holds_all: service.holds_all(),
+            in_place: service.is_in_place(),
+            copy_reason: None,
             service: Mutex::new(Some(service)),
             in_service: AtomicBool::new(true),
             notice: Mutex::new(None),
@@ -150,12 +166,20 @@ impl Gpu {
             control: None,
             held_bytes: 0,
             holds_all: false,
+            in_place: false,
+            copy_reason: None,
             service: Mutex::new(None),
             in_service: AtomicBool::new(false),
             notice,
             messages: Mutex::default(),
             cache: Mutex::new(None),
         }
+    }
+
+    /// The same, whose driver did not import the cache's memory if there is a `reason`.
+    pub fn copying_for(mut self, reason: Option<&GpuError>) -> Self {
+        self.copy_reason = reason.map(ToString::to_string);
+        self
     }
 
     /// Whether it computes.
@@ -200,9 +224,10 @@ impl Gpu {
     /// Ends the service after a failure: what it held comes from `chunks` again. Call it when no pass of
     /// the caller is under way.
     pub fn retire(&self, error: &GpuError, chunks: Option<&ChunkSource>) {
-        let mut service = self.service.lock();
+        // Taken before anything is waited for: another caller's pass may wait for the service's lock.
+        let service = self.service.lock().take();
         // Its frames go at the end of the block: the cache may need their memory.
-        if let Some(service) = service.take() {
+        if let Some(service) = service {
             self.messages.lock().extend(service.messages());
             self.notice.lock().get_or_insert_with(|| notice(&self.name, error));
         }
@@ -228,6 +253,8 @@ impl Gpu {
             name: Some(self.name.clone()),
             control: self.control,
             held_bytes: if in_service { self.held_bytes } else { 0 },
+            in_place: in_service && self.in_place,
+            copy_reason: self.copy_reason.clone(),
             notice: self.notice.lock().clone(),
             messages: messages.clone(),
         }
@@ -246,6 +273,8 @@ impl DeviceStatus {
             name: None,
             control: None,
             held_bytes: 0,
+            in_place: false,
+            copy_reason: None,
             notice: None,
             messages: Vec::new(),
         }

@@ -5,12 +5,12 @@ use ls_io::{BackendKind, Curve, FaultPlan, Stream};
 use ls_model::pack::Pack;
 use ls_model::{ModelFile, Tokenizer, TokenizerError};
 
-use crate::budget::{Needs, Plan};
+use crate::budget::{Floor, Needs, Plan};
 use crate::bytes::Bytes;
 use crate::chunks::ChunkSource;
 use crate::embedding::{Embedding, FlashRows};
 use crate::gpu::{Device, Gpu, GpuError, Opened, Service};
-use crate::needs::{self, Reading, default_context, frame_bytes, mlp_size};
+use crate::needs::{self, Reading, Settled, default_context, frame_bytes, mlp_size};
 use crate::reader::Reader;
 use crate::state::{CHUNK_BATCH, MlpSize};
 use crate::stream::{Prefetch, Streamer};
@@ -91,6 +91,8 @@ pub(crate) struct LoadedGpu {
 pub(crate) struct Budgeted {
     pub plan: Plan,
     pub needs: Needs,
+    /// Whether a device has the cache's memory: it cannot become less.
+    pub is_lent: bool,
 }
 
 impl Budgeted {
@@ -101,6 +103,16 @@ impl Budgeted {
         self.needs.embedding = None;
         self.needs.io = self.needs.io.saturating_add(self.plan.gpu_bytes);
         self.needs.max_cache = self.plan.cache_bytes;
+    }
+
+    /// Whether a `plan` for `bytes` leaves the cache that a device has.
+    pub(crate) fn check_lent(&self, bytes: u64, plan: &Plan) -> Result<(), EngineError> {
+        if plan.cache_bytes >= self.plan.cache_bytes {
+            return Ok(());
+        }
+        let min_frames = self.plan.cache_bytes / self.plan.frame_bytes;
+        let floor = Box::new(Floor::new(&Needs { min_frames, ..self.needs.clone() }));
+        Err(EngineError::Budget { budget_bytes: bytes, floor })
     }
 }
 
@@ -177,13 +189,10 @@ impl Loaded {
             },
             other => other,
         };
-        let opened = gpu.as_ref().and_then(|gpu| gpu.as_ref().ok());
         let reader = Reader::open(model.path(), &options.stream.io())?;
-        let reading = Reading {
-            backend: Some(reader.stream().backend()),
-            gpu_bytes: opened.map_or(0, |opened| opened.host_bytes(pack.layers())),
-        };
-        let settled = needs::settle(model, pack, budget, options, &reading)?;
+        let opened = gpu.as_ref().and_then(|gpu| gpu.as_ref().ok());
+        let placed = Placed::new(model, (pack, budget, options), opened, &reader)?;
+        let Placed { settled, streamer, in_place, copy_reason } = placed;
         let plan = &settled.budgeted.plan;
         let tensors = Tensors::read(model, pack, &reader)?;
         let embedding = match pack.rows() {
@@ -196,17 +205,66 @@ impl Loaded {
             Some(rows) => Some(Embedding::Flash(Box::new(FlashRows::new(reader, *rows)?))),
         };
         let weights = Weights::load(&tensors, model.config(), pack.layers(), embedding)?;
-        let streamer = streamer(model, pack, plan, options, settled.curve)?;
         let chunks = ChunkSource::Streamed(Box::new(streamer));
-        let needs::Settled { mut budgeted, mlp, context, .. } = settled;
+        let Settled { mut budgeted, mlp, context, .. } = settled;
         let gpu = match gpu {
             None => None,
             Some(Err(failed)) => Some(LoadedGpu { gpu: failed, plan: None }),
-            Some(Ok(opened)) => Some(serve_streamed(&opened, pack, &chunks, &budgeted)?),
+            Some(Ok(opened)) => {
+                let mut loaded = match in_place {
+                    Some(service) => serve_in_place(&opened, service, &chunks, &budgeted)?,
+                    None => serve_streamed(&opened, pack, &chunks, &budgeted)?,
+                };
+                loaded.gpu = loaded.gpu.copying_for(copy_reason.as_ref());
+                Some(loaded)
+            }
         };
         budgeted.freeze();
         let (chunks, plan) = (Some(chunks), Some(budgeted));
         Ok(Self { weights, tokenizer, chunks, mlp, plan, context, gpu })
+    }
+}
+
+/// A divided budget, and the streaming within it.
+struct Placed {
+    settled: Settled,
+    streamer: Streamer,
+    /// A GPU that reads chunks where the streaming puts them.
+    in_place: Option<Service>,
+    /// Why it does not, if it should be able to.
+    copy_reason: Option<GpuError>,
+}
+
+impl Placed {
+    /// A GPU that shares the host's memory gets the cache's before anything is in it; if the driver
+    /// does not take it, room is made for copies.
+    fn new(
+        model: &ModelFile,
+        (pack, budget, options): (&Pack, u64, &LoadOptions),
+        opened: Option<&Opened>,
+        reader: &Reader,
+    ) -> Result<Self, EngineError> {
+        let place = |in_place| -> Result<_, EngineError> {
+            let gpu_bytes = |opened: &Opened| opened.host_bytes(pack.layers(), in_place);
+            let gpu_bytes = opened.map_or(0, gpu_bytes);
+            let reading = Reading { backend: Some(reader.stream().backend()), gpu_bytes };
+            let settled = needs::settle(model, pack, budget, options, &reading)?;
+            let plan = &settled.budgeted.plan;
+            let streamer = streamer(model, pack, plan, options, settled.curve)?;
+            Ok((settled, streamer))
+        };
+        let mut copy_reason = None;
+        if let Some(opened) = opened.filter(|opened| opened.can_be_in_place()) {
+            let (settled, streamer) = place(true)?;
+            match Service::in_place(opened, pack.layers(), streamer.cache().lend()) {
+                Ok(service) => {
+                    return Ok(Self { settled, streamer, in_place: Some(service), copy_reason });
+                }
+                Err(error) => copy_reason = Some(error),
+            }
+        }
+        let (settled, streamer) = place(false)?;
+        Ok(Self { settled, streamer, in_place: None, copy_reason })
     }
 }
 
@@ -230,6 +288,16 @@ fn serve(
     cache: Option<(u64, u64)>,
 ) -> Result<Gpu, EngineError> {
     let service = Service::new(opened, pack.layers(), wanted).map_err(EngineError::from);
+    take_up(opened, service, chunks, cache)
+}
+
+/// Brings what the GPU holds to it and tries it out.
+fn take_up(
+    opened: &Opened,
+    service: Result<Service, EngineError>,
+    chunks: &ChunkSource,
+    cache: Option<(u64, u64)>,
+) -> Result<Gpu, EngineError> {
     let filled = service.and_then(|mut service| service.fill(chunks).map(|()| service));
     match filled {
         Ok(service) => {
@@ -241,6 +309,20 @@ fn serve(
         Err(EngineError::Gpu(error)) if error.is_fault() => Ok(Gpu::failed(opened.name(), &error)),
         Err(error) => Err(error),
     }
+}
+
+/// A GPU that computes in place: the cache is the same as for the CPU.
+fn serve_in_place(
+    opened: &Opened,
+    service: Service,
+    chunks: &ChunkSource,
+    cpu: &Budgeted,
+) -> Result<LoadedGpu, EngineError> {
+    let mut plan = Budgeted { is_lent: true, ..cpu.clone() };
+    let cache = Some((cpu.plan.cache_bytes, cpu.plan.transit_frames));
+    let gpu = take_up(opened, Ok(service), chunks, cache)?;
+    plan.freeze();
+    Ok(LoadedGpu { gpu, plan: Some(plan) })
 }
 
 /// As [`serve`], within a budget.

@@ -174,12 +174,13 @@ impl Engine {
 
     /// Changes the budget, also while tokens are computed. Chunks that have no place any more are
     /// dropped at once, those in use as soon as they are not; the memory goes back to the system.
-    /// The cache never grows beyond what the budget at loading gave it.
+    /// The cache never grows beyond what the budget at loading gave it. What a GPU holds stays, and so
+    /// does a cache that a GPU reads in place.
     ///
     /// # Errors
     ///
-    /// If the engine was loaded without a budget, or this one is below the smallest that it needs;
-    /// then nothing changes.
+    /// If the engine was loaded without a budget, or this one is below the smallest that it needs, with
+    /// what stays; then nothing changes.
     pub fn set_budget(&self, bytes: u64) -> Result<Plan, EngineError> {
         let streamer = self.chunks.as_ref().and_then(ChunkSource::streamer);
         let Some((budgeted, streamer)) = self.budgeted().zip(streamer) else {
@@ -187,6 +188,9 @@ impl Engine {
         };
         let mut budgeted = budgeted.lock();
         let mut plan = Plan::new(bytes, &budgeted.needs)?;
+        if budgeted.is_lent {
+            budgeted.check_lent(bytes, &plan)?;
+        }
         // What a GPU holds was counted with the needs.
         plan.gpu_bytes = budgeted.plan.gpu_bytes;
         plan.io_bytes -= plan.gpu_bytes;

@@ -102,7 +102,7 @@ pub(crate) fn settle(
 ) -> Result<Settled, EngineError> {
     let divide = |sizes: Sizes| {
         let (needs, mlp) = needs(model, pack, options, sizes, reading)?;
-        let budgeted = Budgeted { plan: Plan::new(budget, &needs)?, needs };
+        let budgeted = Budgeted { plan: Plan::new(budget, &needs)?, needs, is_lent: false };
         let curve = options.stream.curve.filter(|_| sizes.gap_bytes > 0);
         Ok(Settled { budgeted, mlp, context: sizes.context, curve })
     };

@@ -532,6 +532,18 @@ impl<'a> Pass<'a> {
         self.streamer.segment(self.base + first + u64::from(segment), threads)
     }
 
+    /// Whether a segment of a layer can be had without waiting.
+    pub fn is_settled(&self, layer: usize, segment: u32) -> bool {
+        let number = self.base + self.streamer.order.first[layer] + u64::from(segment);
+        self.streamer.arrivals.slot(number).is_settled(number)
+    }
+
+    /// Chunks that the computation may hold at once, those included that it waits for: with more, what
+    /// it waits for might never come. No limit where all chunks have frames of their own.
+    pub fn room(&self) -> usize {
+        self.streamer.max_outstanding.load(Ordering::Relaxed)
+    }
+
     /// The computation leaves a layer, all of whose chunks it used.
     pub fn end_layer(&self, layer: usize) {
         self.streamer.cache.used(layer as u32, Used::All);

@@ -19,12 +19,22 @@ use crate::memory::MemoryKind;
 pub struct Buffer {
     device: Arc<Device>,
     pub(crate) raw: vk::Buffer,
-    allocation: vk_mem::Allocation,
+    backing: Backing,
     mapped: Option<NonNull<u8>>,
     // Held while bytes are copied.
     copying: Mutex<()>,
     bytes: u64,
     kind: MemoryKind,
+}
+
+/// What the bytes of a buffer lie in.
+enum Backing {
+    Allocated(vk_mem::Allocation),
+    /// The host's memory, whose owner is alive for as long as the driver has it.
+    Imported {
+        memory: vk::DeviceMemory,
+        _owner: Arc<dyn Send + Sync>,
+    },
 }
 
 // SAFETY: handles may be used from any thread; what the pointer leads to is copied under a lock, or
@@ -68,8 +78,23 @@ impl Buffer {
         device.name(raw, name);
         let pointer = device.allocator.get_allocation_info(&allocation).mapped_data;
         let mapped = kind.is_mapped().then(|| NonNull::new(pointer.cast())).flatten();
+        let (device, backing) = (Arc::clone(device), Backing::Allocated(allocation));
+        Ok(Self { device, raw, backing, mapped, copying: Mutex::new(()), bytes, kind })
+    }
+
+    /// Takes over a buffer that is bound to imported `memory` of `owner`. Nothing here touches its
+    /// bytes.
+    pub(crate) fn imported(
+        device: &Arc<Device>,
+        raw: vk::Buffer,
+        memory: vk::DeviceMemory,
+        owner: Arc<dyn Send + Sync>,
+        bytes: u64,
+    ) -> Self {
+        let backing = Backing::Imported { memory, _owner: owner };
         let device = Arc::clone(device);
-        Ok(Self { device, raw, allocation, mapped, copying: Mutex::new(()), bytes, kind })
+        let kind = MemoryKind::Upload;
+        Self { device, raw, backing, mapped: None, copying: Mutex::new(()), bytes, kind }
     }
 
     /// Its length.
@@ -233,7 +258,18 @@ pub(crate) fn flush_writes() {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: what uses the buffer on the device keeps it alive until it is done.
-        unsafe { self.device.allocator.destroy_buffer(self.raw, &mut self.allocation) };
+        // SAFETY: what uses the buffer on the device keeps it alive until it is done. The owner of
+        // imported memory, which goes after this, has it back then.
+        unsafe {
+            match &mut self.backing {
+                Backing::Allocated(allocation) => {
+                    self.device.allocator.destroy_buffer(self.raw, allocation);
+                }
+                Backing::Imported { memory, .. } => {
+                    self.device.raw.destroy_buffer(self.raw, None);
+                    self.device.raw.free_memory(*memory, None);
+                }
+            }
+        }
     }
 }

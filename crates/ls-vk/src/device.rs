@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ash::{ext, vk};
 
 use crate::error::{Checked, Result, VkError};
+use crate::import;
 use crate::instance::{Choice, DeviceInfo, DeviceKind, Instance};
 use crate::limits::Limits;
 
@@ -19,6 +20,8 @@ pub struct Device {
     pub(crate) compute: Queue,
     pub(crate) transfer: Option<Queue>,
     debug: Option<ext::debug_utils::Device>,
+    pub(crate) host_import: Option<ext::external_memory_host::Device>,
+    pub(crate) physical: vk::PhysicalDevice,
     limits: Limits,
     found: Limits,
     info: DeviceInfo,
@@ -73,6 +76,8 @@ impl Device {
         };
         let debug = (instance.validation == crate::Validation::On)
             .then(|| ext::debug_utils::Device::new(&instance.raw, &raw));
+        let host_import = (found.host_import.is_some())
+            .then(|| ext::external_memory_host::Device::new(&instance.raw, &raw));
         let queue = |family| {
             // SAFETY: the device was made with a queue in each of these families.
             let queue = unsafe { raw.get_device_queue(family, 0) };
@@ -84,6 +89,8 @@ impl Device {
             compute,
             transfer,
             debug,
+            host_import,
+            physical,
             limits,
             found,
             info,
@@ -232,14 +239,19 @@ fn create(
         .shader_integer_dot_product(found.integer_dot);
     let mut create = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
     create = create.enabled_features(&core);
+    let mut extensions = vec![];
+    if found.host_import.is_some() {
+        extensions.push(ext::external_memory_host::NAME.as_ptr());
+    }
+    create = create.enabled_extension_names(&extensions);
     if info.api >= (1, 2) {
         create = create.push_next(&mut v12);
     }
     if info.api >= (1, 3) {
         create = create.push_next(&mut v13);
     }
-    // SAFETY: all that `create` points to lives until the call returns; only features that were
-    // reported are asked for.
+    // SAFETY: all that `create` points to lives until the call returns; only features and
+    // extensions that were reported are asked for.
     unsafe { instance.raw.create_device(physical, &create, None) }.during("vkCreateDevice")
 }
 
@@ -299,6 +311,7 @@ mod probe {
             timeline_semaphore: v12.timeline_semaphore == vk::TRUE,
             mapped_device_memory: mapped,
             unified_memory: mapped && one_heap && shared,
+            host_import: host_import(instance, physical),
             transfer_queue: transfer_family(&families).is_some(),
             max_loop_iterations: rest.is_lavapipe.then_some(65_535),
             processors: rest.processors,
@@ -377,6 +390,32 @@ mod probe {
             },
         };
         (limits, rest)
+    }
+
+    /// The alignment at which memory of the host is imported to buffers that kernels read.
+    fn host_import(instance: &Instance, physical: vk::PhysicalDevice) -> Option<u64> {
+        if !has_extension(instance, physical, ext::external_memory_host::NAME) {
+            return None;
+        }
+        let info = vk::PhysicalDeviceExternalBufferInfo::default();
+        let info = info.usage(import::USAGE).handle_type(import::HOST);
+        let mut buffers = vk::ExternalBufferProperties::default();
+        let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
+        let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut host);
+        // SAFETY: the handle comes from this instance; the device has the extension.
+        unsafe {
+            instance.raw.get_physical_device_external_buffer_properties(
+                physical,
+                &info,
+                &mut buffers,
+            );
+            instance.raw.get_physical_device_properties2(physical, &mut all);
+        }
+        let features = buffers.external_memory_properties.external_memory_features;
+        let alignment = host.min_imported_host_pointer_alignment;
+        (features.contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
+            && alignment.is_power_of_two())
+        .then_some(alignment)
     }
 
     fn has_extension(

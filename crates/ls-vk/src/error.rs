@@ -115,6 +115,26 @@ pub enum VkError {
         /// Bytes of the buffer.
         len: u64,
     },
+    /// Memory of the host that begins or ends where a device cannot import it.
+    #[error(
+        "{bytes} bytes of host memory at {start:#x}: the device imports multiples of {multiple}"
+    )]
+    Unaligned {
+        /// Where it begins.
+        start: u64,
+        /// How many bytes there are.
+        bytes: u64,
+        /// What begin and length have to be multiples of.
+        multiple: u64,
+    },
+    /// The driver does not import memory of the host that should be good for it.
+    #[error("the driver does not import {bytes} bytes of host memory: {code}")]
+    Import {
+        /// How many bytes.
+        bytes: u64,
+        /// The driver's answer.
+        code: Code,
+    },
     /// A buffer that the host cannot see was to be read or written.
     #[error("a buffer in {kind} memory cannot be seen by the host")]
     NotMapped {

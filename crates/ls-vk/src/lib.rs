@@ -1,6 +1,7 @@
 //! The MLP of a language model on a GPU, in stages, through Vulkan.
 //!
-//! A [`Slab`] holds frames of weights in the device's memory; a [`Runner`](control::Runner) hands the
+//! A [`Slab`] holds frames of weights in the device's memory, or in memory of the host that the device
+//! reads where it lies; a [`Runner`](control::Runner) hands the
 //! device lists of frames, one stage after the other, and takes sums. [`SelfTest`] says what of a
 //! device can be relied on, [`Limits`] what it claims, [`Report`] all of it for a page.
 //!
@@ -43,6 +44,7 @@ mod buffer;
 mod debug;
 mod device;
 mod error;
+mod import;
 mod instance;
 mod limits;
 mod memory;

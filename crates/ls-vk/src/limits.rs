@@ -35,6 +35,9 @@ pub struct Limits {
     pub mapped_device_memory: bool,
     /// All memory is the device's, and the host sees it: flash reads can land in it.
     pub unified_memory: bool,
+    /// The alignment at which the device imports memory of the host, to read it where it lies; none
+    /// where it cannot.
+    pub host_import: Option<u64>,
     /// A queue that copies while the compute queue is busy.
     pub transfer_queue: bool,
     /// Iterations of all loops of one thread after which the driver ends them unasked and says
@@ -78,6 +81,8 @@ impl Limits {
             timeline_semaphore: self.timeline_semaphore && other.timeline_semaphore,
             mapped_device_memory: self.mapped_device_memory && other.mapped_device_memory,
             unified_memory: self.unified_memory && other.unified_memory,
+            // Whatever suits the stricter one suits both.
+            host_import: self.host_import.zip(other.host_import).map(|(a, b)| a.max(b)),
             transfer_queue: self.transfer_queue && other.transfer_queue,
             max_loop_iterations: least(self.max_loop_iterations, other.max_loop_iterations),
             processors: least(self.processors, other.processors),
@@ -103,6 +108,7 @@ impl Limits {
             timeline_semaphore: false,
             mapped_device_memory: false,
             unified_memory: false,
+            host_import: None,
             transfer_queue: false,
             max_loop_iterations: None,
             processors: None,
@@ -112,7 +118,8 @@ impl Limits {
 
     /// A phone with an Adreno 7xx, as its vendor's driver reports itself in public databases:
     /// subgroups of 64 to 128, 32 KiB of shared memory, all memory unified, storage buffers of
-    /// 128 MiB on older drivers, one kind of queue.
+    /// 128 MiB on older drivers, one kind of queue. Whether it imports memory of the host we could not
+    /// find out: here it does not.
     pub fn adreno_7xx() -> Self {
         Self {
             max_storage_range: 1 << 27,
@@ -130,6 +137,7 @@ impl Limits {
             timeline_semaphore: true,
             mapped_device_memory: true,
             unified_memory: true,
+            host_import: None,
             transfer_queue: false,
             max_loop_iterations: None,
             processors: None,
@@ -137,7 +145,8 @@ impl Limits {
         }
     }
 
-    /// A Jetson Orin: NVIDIA's driver on unified memory.
+    /// A Jetson Orin: NVIDIA's driver on unified memory. That it imports memory of the host by pages, as
+    /// NVIDIA's driver for graphics cards does, is assumed.
     pub fn orin() -> Self {
         Self {
             max_storage_range: (1 << 32) - 1,
@@ -155,6 +164,7 @@ impl Limits {
             timeline_semaphore: true,
             mapped_device_memory: true,
             unified_memory: true,
+            host_import: Some(4096),
             transfer_queue: true,
             max_loop_iterations: None,
             processors: Some(16),
@@ -180,6 +190,8 @@ mod tests {
         let narrowest = b.narrowed(&least);
         assert_eq!(narrowest, Limits { processors: b.processors, ..least });
         assert_eq!(a.narrowed(&a), a);
+        let large = Limits { host_import: Some(1 << 16), ..b.clone() };
+        assert_eq!((b.narrowed(&large).host_import, both.host_import), (Some(1 << 16), None));
     }
 
     #[test]

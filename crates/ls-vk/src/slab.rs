@@ -4,21 +4,28 @@
 //! and finishes it; whoever computes leases frames, and a leased frame is not written. Which chunk
 //! lies where and which one goes is for others to decide: a slab knows frames by their index.
 //!
-//! Three ways, by what the memory is like ([`SlabKind`]). Where all memory is the device's and the
+//! Ways differ by what the memory is like ([`SlabKind`]). Where all memory is the device's and the
 //! host sees it, bytes are written where they stay. So it is on a discrete card that maps its memory,
 //! over the bus: write a frame once, from front to back, and never read it. Otherwise bytes are
 //! written to the host's memory and copied, by a queue of its own where there is one.
+//!
+//! Or a slab lies over memory of the host that belongs to someone else ([`Slab::import`]): then whoever
+//! owns it writes its frames and keeps them as they are while stages read them.
 
 #![allow(unsafe_code)] // calls of the driver, and memory that it shares
 
+use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use stable_deref_trait::StableDeref;
+
 use crate::buffer::{Buffer, flush_writes};
 use crate::device::Device;
 use crate::error::{Result, VkError};
+use crate::import::HostMemory;
 use crate::kernels::mlp::{FrameLayout, MAX_FRAMES};
 use crate::kernels::shaders::MAX_SLABS;
 use crate::memory::MemoryKind;
@@ -31,6 +38,8 @@ pub enum SlabKind {
     Mapped,
     /// Written to the host's memory and copied.
     Copied,
+    /// Memory of someone else, who writes it: see [`Slab::import`].
+    Imported,
 }
 
 /// A frame's state: free, being written, or whole with a number of leases.
@@ -45,6 +54,8 @@ pub struct Slab {
     buffers: Vec<Arc<Buffer>>,
     kind: SlabKind,
     layout: FrameLayout,
+    n_frames: u32,
+    /// Empty if the frames are someone else's.
     states: Vec<AtomicU32>,
     staging: Mutex<Vec<Arc<Buffer>>>,
 }
@@ -65,11 +76,15 @@ impl Slab {
         n_frames: u32,
         kind: Option<SlabKind>,
     ) -> Result<Arc<Self>> {
-        let layout = lay_out(device, frame_bytes, n_frames)?;
+        let layout = lay_out(device, frame_bytes, n_frames, 1)?;
         let mapped = device.limits().mapped_device_memory;
         let kinds = match kind {
             Some(SlabKind::Mapped) => &[SlabKind::Mapped][..],
             Some(SlabKind::Copied) => &[SlabKind::Copied],
+            Some(SlabKind::Imported) => {
+                let what = "memory of someone else is imported, not made".to_owned();
+                return Err(VkError::Shape { what });
+            }
             None if mapped => &[SlabKind::Mapped, SlabKind::Copied],
             None => &[SlabKind::Copied],
         };
@@ -82,6 +97,7 @@ impl Slab {
                         buffers,
                         kind: *kind,
                         layout,
+                        n_frames,
                         states: (0..n_frames).map(|_| AtomicU32::new(FREE)).collect(),
                         staging: Mutex::default(),
                     }));
@@ -92,6 +108,37 @@ impl Slab {
             }
         }
         Err(last.expect("at least one kind was tried"))
+    }
+
+    /// Lays a slab over `memory`, of which frame `i` begins at byte `i × frame_bytes`. The device reads
+    /// it where it lies; it stays until the slab and all that uses it are gone.
+    ///
+    /// Its frames are not written or leased here, and stages take them as they are. So what a stage
+    /// reads must not change until it is done: else it computes something else, and nothing worse.
+    ///
+    /// # Errors
+    ///
+    /// [`VkError::Missing`] where the device cannot import, [`VkError::Unaligned`] if the memory or its
+    /// frames do not suit it, [`VkError::Import`] if the driver refuses, [`VkError::OutOfRange`] if there
+    /// is less memory than frames, and as [`Slab::new`].
+    pub fn import<M>(
+        device: &Arc<Device>,
+        memory: M,
+        frame_bytes: u32,
+        n_frames: u32,
+    ) -> Result<Arc<Self>>
+    where
+        M: StableDeref<Target = [UnsafeCell<u8>]> + Send + Sync + 'static,
+    {
+        let memory = HostMemory::new(memory);
+        let layout = lay_out(device, frame_bytes, n_frames, memory.alignment(device)?)?;
+        let buffers = pieces(layout, n_frames)
+            .map(|(i, at, bytes)| memory.buffer(device, at, bytes, &format!("imported slab {i}")))
+            .map(|buffer| buffer.map(Arc::new))
+            .collect::<Result<Vec<_>>>()?;
+        let (device, kind) = (Arc::clone(device), SlabKind::Imported);
+        let (states, staging) = (Vec::new(), Mutex::default());
+        Ok(Arc::new(Self { device, buffers, kind, layout, n_frames, states, staging }))
     }
 
     /// How frames get their bytes.
@@ -106,7 +153,7 @@ impl Slab {
 
     /// Number of frames.
     pub fn n_frames(&self) -> u32 {
-        self.states.len() as u32
+        self.n_frames
     }
 
     /// How frames lie in buffers.
@@ -123,8 +170,11 @@ impl Slab {
     }
 
     fn state(&self, frame: u32) -> Result<&AtomicU32> {
-        let out = VkError::Frame { frame, state: "outside of the slab" };
-        self.states.get(frame as usize).ok_or(out)
+        let state = match self.kind {
+            SlabKind::Imported => "someone else's",
+            _ => "outside of the slab",
+        };
+        self.states.get(frame as usize).ok_or(VkError::Frame { frame, state })
     }
 
     /// Takes a frame to write it anew; what it held is gone.
@@ -140,7 +190,7 @@ impl Slab {
             return Err(VkError::Frame { frame, state: "in use" });
         }
         let (buffer, at) = match self.kind {
-            SlabKind::Mapped => self.place(frame),
+            SlabKind::Mapped | SlabKind::Imported => self.place(frame),
             SlabKind::Copied => match self.staging_buffer() {
                 Ok(buffer) => (buffer, 0),
                 Err(error) => {
@@ -209,7 +259,8 @@ impl Slab {
     }
 }
 
-fn lay_out(device: &Device, frame_bytes: u32, n_frames: u32) -> Result<FrameLayout> {
+/// Lays frames out in buffers, each of which begins at a multiple of `align`, a power of two.
+fn lay_out(device: &Device, frame_bytes: u32, n_frames: u32, align: u64) -> Result<FrameLayout> {
     let limit = |what, needed: u64, limit: u64| Err(VkError::Limit { what, needed, limit });
     if frame_bytes == 0 || !frame_bytes.is_multiple_of(4) || n_frames == 0 {
         let what = format!("{n_frames} frames of {frame_bytes} bytes: some whole words are needed");
@@ -220,7 +271,13 @@ fn lay_out(device: &Device, frame_bytes: u32, n_frames: u32) -> Result<FrameLayo
     }
     // Kernels count bytes in 32 bits.
     let range = device.limits().max_storage_range.min(u32::MAX.into());
-    let frames_per_slab = (range / u64::from(frame_bytes)).min(n_frames.into()) as u32;
+    // However many there are: it is compiled into kernels, which drivers keep for the next time.
+    let mut frames_per_slab = (range / u64::from(frame_bytes)).min(MAX_FRAMES.into()) as u32;
+    // As many frames as this end at such a multiple.
+    let step = align >> align.trailing_zeros().min(frame_bytes.trailing_zeros());
+    if frames_per_slab < n_frames {
+        frames_per_slab -= frames_per_slab % u32::try_from(step).unwrap_or(u32::MAX);
+    }
     if frames_per_slab == 0 {
         return limit("bytes of a frame", frame_bytes.into(), range);
     }
@@ -243,15 +300,20 @@ fn buffers(
 ) -> Result<Vec<Arc<Buffer>>> {
     let memory = match kind {
         SlabKind::Mapped => MemoryKind::Mapped,
-        SlabKind::Copied => MemoryKind::Device,
+        SlabKind::Copied | SlabKind::Imported => MemoryKind::Device,
     };
-    (0..layout.n_slabs)
-        .map(|i| {
-            let frames = (n_frames - i * layout.frames_per_slab).min(layout.frames_per_slab);
-            let bytes = u64::from(frames) * u64::from(layout.frame_bytes);
-            Buffer::new(device, memory, bytes, &format!("slab {i}")).map(Arc::new)
-        })
+    pieces(layout, n_frames)
+        .map(|(i, _, bytes)| Buffer::new(device, memory, bytes, &format!("slab {i}")).map(Arc::new))
         .collect()
+}
+
+/// The number of each buffer, where it begins among all bytes, and its length.
+fn pieces(layout: FrameLayout, n_frames: u32) -> impl Iterator<Item = (u32, u64, u64)> {
+    let bytes = move |frames: u32| u64::from(frames) * u64::from(layout.frame_bytes);
+    (0..layout.n_slabs).map(move |i| {
+        let first = i * layout.frames_per_slab;
+        (i, bytes(first), bytes((n_frames - first).min(layout.frames_per_slab)))
+    })
 }
 
 /// A frame that is being written. Dropped without [`FrameWriter::finish`], the frame is free.

@@ -231,3 +231,21 @@ fn a_policy_that_errs_harms_no_one() {
     cache.set_budget(0);
     assert!(cache.stats().bytes <= 4 * FRAME as u64);
 }
+
+#[test]
+fn a_loan_shows_frames_where_pins_say() {
+    let cache = cache(&[5], 3, PolicyKind::Lru);
+    let loan = cache.lend();
+    assert_eq!((loan.frame_bytes(), loan.n_frames()), (FRAME, 3));
+    let start = loan.as_ptr().cast::<u8>();
+    for index in 0..5 {
+        put(&cache, key(0, index));
+        let pin = cache.pin(key(0, index)).unwrap();
+        let bytes = cache.pinned_bytes(&pin);
+        assert_eq!(bytes.as_ptr().addr() - start.addr(), cache.pinned_frame(&pin) as usize * FRAME);
+        cache.unpin(pin);
+    }
+    // The memory outlives the cache's last handle.
+    drop(cache);
+    assert!(loan.len() >= 3 * FRAME);
+}

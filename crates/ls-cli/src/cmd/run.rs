@@ -241,7 +241,15 @@ fn device_line(engine: &Engine) -> String {
     let status = engine.device();
     match (status.device, status.name, status.control) {
         ("vulkan", Some(name), Some(control)) => {
-            format!("MLPs on {name} ({control}; it holds {})", output::bytes(status.held_bytes))
+            let holds = match (status.in_place, status.copy_reason) {
+                (true, _) => "it reads the cache in place".to_owned(),
+                (false, None) => format!("it holds {}", output::bytes(status.held_bytes)),
+                (false, Some(reason)) => {
+                    let held = output::bytes(status.held_bytes);
+                    format!("it holds {held}; chunks are copied: {reason}")
+                }
+            };
+            format!("MLPs on {name} ({control}; {holds})")
         }
         (device, ..) => device.to_owned(),
     }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use ls_cache::Loan;
 use ls_model::Config;
 use ls_model::pack::LayerLayout;
 
@@ -31,7 +32,11 @@ impl Opened {
         match self.0 {}
     }
 
-    pub fn host_bytes(&self, _: &[LayerLayout]) -> u64 {
+    pub fn can_be_in_place(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn host_bytes(&self, _: &[LayerLayout], _: bool) -> u64 {
         match self.0 {}
     }
 
@@ -43,6 +48,14 @@ impl Opened {
 impl Service {
     pub fn new(opened: &Opened, _: &[LayerLayout], _: u64) -> Result<Self, GpuError> {
         match opened.0 {}
+    }
+
+    pub fn in_place(opened: &Opened, _: &[LayerLayout], _: Loan) -> Result<Self, GpuError> {
+        match opened.0 {}
+    }
+
+    pub fn is_in_place(&self) -> bool {
+        match self.0 {}
     }
 
     pub fn rehearse(opened: &Opened, _: &[LayerLayout]) -> Result<(), GpuError> {

@@ -32,6 +32,9 @@ pub enum GpuError {
         /// What did not pass.
         why: String,
     },
+    /// The cache's memory was not imported.
+    #[error("the driver does not import the cache's memory (injected)")]
+    Import,
     /// It failed before.
     #[error("it failed before")]
     Retired,

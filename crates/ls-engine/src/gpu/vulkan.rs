@@ -1,5 +1,6 @@
 //! A GPU through Vulkan.
 
+mod in_place;
 mod layer;
 mod open;
 mod ring;

@@ -54,6 +54,16 @@ impl<'a> StreamedSegment<'a> {
     }
 }
 
+impl StreamedSegment<'_> {
+    /// The frame of the cache in which each such record lies.
+    pub fn frames(&self) -> impl Iterator<Item = u32> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Resident(pin) => Some(self.streamer.cache.pinned_frame(pin)),
+            _ => None,
+        })
+    }
+}
+
 impl Drop for StreamedSegment<'_> {
     fn drop(&mut self) {
         let streamer = self.streamer;

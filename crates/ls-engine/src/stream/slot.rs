@@ -112,6 +112,12 @@ impl Slot {
         }
     }
 
+    /// Whether waiting for the segment would not take any time: it is complete, or failed.
+    pub fn is_settled(&self, segment: u64) -> bool {
+        let state = self.state.lock();
+        state.segment == Some(segment) && (state.missing == 0 || state.failure.is_some())
+    }
+
     /// Waits until the segment is complete or failed, at most as long as `patience`.
     pub fn wait(&self, segment: u64, patience: Duration) -> Wait {
         let mut state = self.state.lock();

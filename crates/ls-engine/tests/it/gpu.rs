@@ -2,6 +2,8 @@
 //! `LEANSTREAM_VK_DEVICE` names another device. Without Vulkan the tests are skipped, unless
 //! `LEANSTREAM_REQUIRE_VULKAN` is set.
 
+mod in_place;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -36,6 +38,11 @@ fn options() -> VulkanOptions {
 fn load_options(vulkan: VulkanOptions, budget: Option<u64>) -> LoadOptions {
     let device = Device::Vulkan(vulkan);
     LoadOptions { threads: 2, context: CONTEXT, budget, device, ..LoadOptions::default() }
+}
+
+/// A device whose driver imports no memory: chunks are held, or copied.
+fn copying() -> VulkanOptions {
+    VulkanOptions { fault: Some(GpuFault::Import), ..options() }
 }
 
 /// An engine with a GPU; `None`, and the reason is said, where there is no Vulkan.
@@ -156,7 +163,7 @@ fn a_budget_counts_what_the_gpu_holds() {
     let (_, path) = &*TINY;
     let cpu = in_memory(path);
     let all = chunk_bytes(path);
-    let Some(large) = load(path, options(), Some(1 << 40)) else { return };
+    let Some(large) = load(path, copying(), Some(1 << 40)) else { return };
     let plan = large.plan().unwrap();
     assert_eq!((plan.gpu_bytes, plan.streamed_bytes()), (all, 0));
     assert!(plan.cache_bytes < all);
@@ -164,7 +171,7 @@ fn a_budget_counts_what_the_gpu_holds() {
     assert_silent(&large);
     for limit in [all / 4, all / 2, all * 3 / 4] {
         let stream = StreamOptions { cache_limit: Some(limit), ..StreamOptions::default() };
-        let options = LoadOptions { stream, ..load_options(options(), Some(1 << 40)) };
+        let options = LoadOptions { stream, ..load_options(copying(), Some(1 << 40)) };
         let gpu = Engine::load(path, &options).unwrap();
         let plan = gpu.plan().unwrap();
         assert!(plan.gpu_bytes + plan.cache_bytes <= limit.max(plan.cache_bytes), "{plan:?}");
@@ -312,7 +319,7 @@ fn slow_reads_change_nothing() {
     let max_delay = std::time::Duration::from_millis(1);
     let fault = Some(FaultPlan { seed: 3, delay: 0.5, max_delay, ..FaultPlan::default() });
     let stream = StreamOptions { cache_limit: Some(1 << 18), fault, ..StreamOptions::default() };
-    let vulkan = VulkanOptions { memory: Some(chunk_bytes(path) / 4), ..options() };
+    let vulkan = VulkanOptions { memory: Some(chunk_bytes(path) / 4), ..copying() };
     let options = LoadOptions { stream, ..load_options(vulkan.clone(), Some(1 << 40)) };
     if load(path, vulkan, None).is_none() {
         return;

@@ -5,6 +5,7 @@
 
 mod control;
 mod device;
+mod import;
 mod kernels;
 mod mlp;
 mod selftest;

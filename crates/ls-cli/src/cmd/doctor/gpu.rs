@@ -54,6 +54,7 @@ struct Sizes {
     timeline_semaphore: bool,
     mapped_device_memory: bool,
     unified_memory: bool,
+    host_import_alignment: Option<u64>,
     transfer_queue: bool,
     processors: Option<u32>,
 }
@@ -226,6 +227,7 @@ impl Sizes {
             timeline_semaphore: limits.timeline_semaphore,
             mapped_device_memory: limits.mapped_device_memory,
             unified_memory: limits.unified_memory,
+            host_import_alignment: limits.host_import,
             transfer_queue: limits.transfer_queue,
             processors: limits.processors,
         }
@@ -245,6 +247,7 @@ impl Sizes {
             (self.timeline_semaphore, "counting semaphores"),
             (self.unified_memory, "unified memory"),
             (self.mapped_device_memory && !self.unified_memory, "mapped memory"),
+            (self.host_import_alignment.is_some(), "host memory import"),
             (self.transfer_queue, "transfer queue"),
         ];
         parts.extend(flags.iter().filter(|(has, _)| *has).map(|(_, name)| (*name).to_owned()));

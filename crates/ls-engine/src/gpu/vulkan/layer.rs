@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ls_vk::Result;
 use ls_vk::control::{Runner, Ticket, Work};
+use ls_vk::{Device, Result};
 
 use super::ring::Ring;
 use crate::EngineError;
@@ -33,6 +33,15 @@ pub(super) struct Flow<'a> {
     pub out: &'a mut [f32],
     /// Whether the single token's pass has begun.
     pub has_begun: bool,
+    /// What is to fail on the way.
+    pub fault: Option<StageFault<'a>>,
+}
+
+/// A device that is lost when so many more stages were queued that read chunks in place.
+#[derive(Debug)]
+pub(super) struct StageFault<'a> {
+    pub device: &'a Device,
+    pub stages_left: &'a mut u64,
 }
 
 impl Flow<'_> {

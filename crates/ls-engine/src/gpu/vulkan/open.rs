@@ -25,6 +25,8 @@ pub(crate) struct Opened {
     pub device: Arc<Device>,
     pub self_test: SelfTest,
     pub mode: Mode,
+    /// The way to hand over stages whose frames are the cache's own.
+    pub mode_in_place: Mode,
     /// Of each layer's chunks.
     pub shapes: Vec<MlpShape>,
     pub options: VulkanOptions,
@@ -73,7 +75,9 @@ impl Opened {
         let Some(mode) = mode(&self_test, &device, options.control, several) else {
             return failed(GpuError::SelfTest { why: self_test.failures.join("; ") });
         };
-        Ok(Ok(Self { device, self_test, mode, shapes, options: options.clone() }))
+        let mode_in_place = mode_in_place(&self_test, &device, options.control, mode);
+        let options = options.clone();
+        Ok(Ok(Self { device, self_test, mode, mode_in_place, shapes, options }))
     }
 
     /// The device's name.
@@ -86,15 +90,24 @@ impl Opened {
         self.device.info().kind != DeviceKind::Discrete
     }
 
-    /// Bytes of the host's memory for all but the chunks that are held.
-    pub fn host_bytes(&self, layers: &[LayerLayout]) -> u64 {
+    /// Whether it may read chunks where streaming puts them: all memory is one, and the driver imports
+    /// the host's.
+    pub fn can_be_in_place(&self) -> bool {
+        let limits = self.device.limits();
+        limits.unified_memory && limits.host_import.is_some()
+    }
+
+    /// Bytes of the host's memory for all but the chunks that are held, or that are read in place.
+    pub fn host_bytes(&self, layers: &[LayerLayout], in_place: bool) -> u64 {
         let limits = self.device.limits();
         let frame = frame_bytes(layers) as u64;
         let mut bytes = LISTS_BYTES;
         let longest = layers.iter().map(|layer| u64::from(layer.n_chunks)).max().unwrap_or(0);
         bytes += 32 * longest;
         if self.is_in_host_memory() {
-            bytes += u64::from(ring_frames(layers)) * frame;
+            if !in_place {
+                bytes += u64::from(ring_frames(layers)) * frame;
+            }
             // Two rows of partial sums for each workgroup, of which a processor has two at most.
             let d_model = self.shapes.iter().map(|shape| shape.d_model as u64).max().unwrap_or(0);
             let workgroups = 2 * u64::from(limits.processors.unwrap_or(16));
@@ -138,6 +151,21 @@ fn mode(
     match asked {
         Some(asked) => usable.find(|mode| *mode == asked),
         None => usable.next(),
+    }
+}
+
+/// The same for frames that are the cache's own. Whether a running dispatch sees them change was not
+/// tried out by the self-test, whose frames are the driver's: so none runs on unless it is asked for.
+fn mode_in_place(
+    tested: &SelfTest,
+    device: &Device,
+    asked: Option<Control>,
+    otherwise: Mode,
+) -> Mode {
+    let mut modes = tested.modes_for(device.info().kind).into_iter();
+    match asked {
+        Some(_) => otherwise,
+        None => modes.find(|mode| *mode != Mode::Persistent).unwrap_or(otherwise),
     }
 }
 

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ls_cache::Loan;
 use ls_model::pack::LayerLayout;
 use ls_vk::control::{Mode, Runner, RunnerOptions, Ticket, Work};
 use ls_vk::kernels::mlp::{MlpShape, Variant};
 use ls_vk::{Device, FrameLease, Slab, VkError, twin};
 
-use super::layer::{Flow, TIMEOUT};
+use super::layer::{Flow, StageFault, TIMEOUT};
 use super::open::Opened;
 use super::ring::Ring;
 use super::share::{Share, n_chunks};
@@ -42,7 +43,8 @@ pub(crate) struct Service {
     layers: Vec<GpuLayer>,
     /// Of the frames that are held.
     leases: Vec<FrameLease>,
-    ring: Ring,
+    /// `None`: chunks are read in place.
+    ring: Option<Ring>,
     slab: Arc<Slab>,
     device: Arc<Device>,
     /// Room for an output, `[d_model]`.
@@ -53,6 +55,8 @@ pub(crate) struct Service {
     mode: Mode,
     fault: Option<GpuFault>,
     n_computed: u64,
+    /// Stages until the device is lost, if that is the fault.
+    stages_left: u64,
 }
 
 impl Service {
@@ -77,6 +81,36 @@ impl Service {
                 Err(error) => return Err(error.into()),
             }
         };
+        let ring = Ring::new(Arc::clone(&slab), share.n_held());
+        Self::on(slab, opened, layers, (&share, Some(ring), opened.mode))
+    }
+
+    /// Computes from the frames of a cache, whose memory the driver imports, and compiles kernels.
+    ///
+    /// # Errors
+    ///
+    /// If the driver does not import it, or fails.
+    pub fn in_place(
+        opened: &Opened,
+        layers: &[LayerLayout],
+        memory: Loan,
+    ) -> Result<Self, GpuError> {
+        if opened.options.fault == Some(GpuFault::Import) {
+            return Err(GpuError::Import);
+        }
+        let frame_bytes = u32::try_from(memory.frame_bytes()).unwrap_or(u32::MAX);
+        let n_frames = u32::try_from(memory.n_frames()).unwrap_or(u32::MAX);
+        let slab = Slab::import(&opened.device, memory, frame_bytes, n_frames)?;
+        Self::on(slab, opened, layers, (&Share::none(layers), None, opened.mode_in_place))
+    }
+
+    /// Compiles kernels for the frames of `slab`.
+    fn on(
+        slab: Arc<Slab>,
+        opened: &Opened,
+        layers: &[LayerLayout],
+        (share, ring, mode): (&Share, Option<Ring>, Mode),
+    ) -> Result<Self, GpuError> {
         let mut shapes: Vec<MlpShape> = Vec::new();
         let (mut first, mut of) = (0, Vec::new());
         for ((layout, shape), n_held) in layers.iter().zip(&opened.shapes).zip(&share.held) {
@@ -92,22 +126,26 @@ impl Service {
             first += n_held;
         }
         let longest = layers.iter().map(|layer| layer.n_chunks).max();
-        let runner = |shape: &MlpShape| runner(opened, &slab, *shape, longest);
+        let runner = |shape: &MlpShape| runner(opened, &slab, *shape, (longest, mode));
         let runners = shapes.iter().map(runner).collect::<Result<Vec<_>, _>>()?;
         let d_model = shapes.first().map_or(0, |shape| shape.d_model);
         Ok(Self {
             runners,
             layers: of,
             leases: Vec::new(),
-            ring: Ring::new(Arc::clone(&slab), share.n_held()),
+            ring,
             slab,
             device: Arc::clone(&opened.device),
             sum: vec![0.0; d_model],
             waiting: VecDeque::new(),
             unfinished: None,
-            mode: opened.mode,
+            mode,
             fault: opened.options.fault,
             n_computed: 0,
+            stages_left: match opened.options.fault {
+                Some(GpuFault::LostAfterStages(n)) => n,
+                _ => 0,
+            },
         })
     }
 
@@ -118,7 +156,15 @@ impl Service {
     ///
     /// As [`Service::new`].
     pub fn rehearse(opened: &Opened, layers: &[LayerLayout]) -> Result<(), GpuError> {
-        let mut service = Self::new(opened, layers, 0)?;
+        let mut service = match opened.can_be_in_place() {
+            false => Self::new(opened, layers, 0)?,
+            true => {
+                // Kernels do not depend on how many frames there are.
+                let frame_bytes = u32::try_from(frame_bytes(layers)).unwrap_or(u32::MAX);
+                let slab = Slab::new(&opened.device, frame_bytes, 1, None)?;
+                Self::on(slab, opened, layers, (&Share::none(layers), None, opened.mode_in_place))?
+            }
+        };
         for runner in &mut service.runners {
             service.sum.fill(0.0);
             runner.begin(&service.sum, TIMEOUT)?;
@@ -151,6 +197,11 @@ impl Service {
     pub fn held_bytes(&self) -> u64 {
         let n: u64 = self.held().map(u64::from).sum();
         n * u64::from(self.slab.frame_bytes())
+    }
+
+    /// Whether chunks are read where streaming puts them.
+    pub fn is_in_place(&self) -> bool {
+        self.ring.is_none()
     }
 
     /// Whether all chunks are held.
@@ -192,7 +243,7 @@ impl Service {
                 self.hold(records.map(|(record, chunk)| (first + chunk, record)))?;
                 if s == 0 && is_new {
                     let record = segment.records().next().unwrap_or_default();
-                    self.try_out(i, record)?;
+                    self.try_out(i, record, segment.frames().next())?;
                 }
             }
             first += n_held;
@@ -216,9 +267,9 @@ impl Service {
         Ok(())
     }
 
-    /// The first chunk of layer `i`, whose bytes `record` are, against its definition. Drivers miscompile,
-    /// and the self-test has not all formats.
-    fn try_out(&mut self, i: usize, record: &[u8]) -> Result<(), GpuError> {
+    /// The first chunk of layer `i`, whose bytes `record` are, against its definition; in place, it is
+    /// in frame `at`. Drivers miscompile, and the self-test has not all formats.
+    fn try_out(&mut self, i: usize, record: &[u8], at: Option<u32>) -> Result<(), GpuError> {
         let layer = &self.layers[i];
         let runner = &mut self.runners[layer.runner];
         let shape = *runner.plan().shape();
@@ -226,7 +277,10 @@ impl Service {
         let mut frames = Vec::new();
         match &layer.held {
             Work::Frames { frames: held, .. } if !held.is_empty() => frames.push(held[0].0),
-            _ => self.ring.put(runner, std::iter::once(record), &mut frames)?,
+            _ => match &mut self.ring {
+                Some(ring) => ring.put(runner, std::iter::once(record), &mut frames)?,
+                None => frames.extend(at),
+            },
         }
         let frames = frames.into_iter().map(|frame| (frame, n as u32)).collect();
         let work = Work::Frames { per_frame: n as u32, frames };
@@ -234,7 +288,7 @@ impl Service {
         runner.begin(&x, TIMEOUT)?;
         let ticket = runner.queue(&work, true, vec![])?;
         runner.output(ticket, &mut self.sum, TIMEOUT)?;
-        self.ring.reset();
+        self.ring.iter_mut().for_each(Ring::reset);
         let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         let answer = twin::mlp(&shape, (0..n).map(|j| (record, j)), &exact);
         let wants = answer.out.iter().zip(&answer.magnitude);
@@ -276,7 +330,10 @@ impl Service {
         self.unfinished = Some(layer.runner);
         out.fill(0.0);
         let (sum, waiting) = (&mut self.sum[..], &mut self.waiting);
-        let mut flow = Flow { runner, sum, waiting, x, out, has_begun: false };
+        let (device, stages_left) = (&*self.device, &mut self.stages_left);
+        let fault = matches!(self.fault, Some(GpuFault::LostAfterStages(_)));
+        let fault = fault.then_some(StageFault { device, stages_left });
+        let mut flow = Flow { runner, sum, waiting, x, out, has_begun: false, fault };
         let holds_all = layer.n_held == layer.layout.n_chunks;
         if layer.n_held > 0 {
             flow.stage(&layer.held, holds_all, None).map_err(GpuError::from)?;
@@ -284,9 +341,12 @@ impl Service {
         match pass {
             Some(pass) if !holds_all => {
                 pass.begin_layer(i);
-                flow.stream(&mut self.ring, (i, mlp), pass, layer.n_held)?;
+                match &mut self.ring {
+                    Some(ring) => flow.stream(ring, (i, mlp), pass, layer.n_held)?,
+                    None => flow.stream_in_place((i, mlp), pass)?,
+                }
                 flow.finish().map_err(GpuError::from)?;
-                self.ring.reset();
+                self.ring.iter_mut().for_each(Ring::reset);
                 pass.end_layer(i);
             }
             _ => flow.finish().map_err(GpuError::from)?,
@@ -304,7 +364,7 @@ impl Service {
         let behind = runner.queue(&Work::Neurons(vec![]), false, vec![])?;
         runner.wait(behind, TIMEOUT)?;
         self.waiting.clear();
-        self.ring.reset();
+        self.ring.iter_mut().for_each(Ring::reset);
         self.unfinished = None;
         Ok(())
     }
@@ -315,13 +375,13 @@ fn runner(
     opened: &Opened,
     slab: &Arc<Slab>,
     shape: MlpShape,
-    max_entries: Option<u32>,
+    (max_entries, mode): (Option<u32>, Mode),
 ) -> Result<Runner, GpuError> {
     let (limits, n_slabs) = (opened.device.limits(), slab.layout().n_slabs);
     let is_allowed = |variant: Variant| {
         opened.self_test.variants.contains(&variant)
             // The plainest kernel has no persistent form.
-            && (opened.mode != Mode::Persistent || variant != Variant::One)
+            && (mode != Mode::Persistent || variant != Variant::One)
     };
     let Some(variant) = Variant::best(limits, &shape, n_slabs, is_allowed) else {
         let failures = &opened.self_test.failures;
@@ -329,7 +389,7 @@ fn runner(
         return Err(GpuError::SelfTest { why });
     };
     let options = RunnerOptions {
-        mode: Some(opened.mode),
+        mode: Some(mode),
         variant: Some(variant),
         max_entries,
         ..RunnerOptions::default()

@@ -30,6 +30,11 @@ impl Share {
         }
     }
 
+    /// Holds nothing, and nothing passes through.
+    pub fn none(layers: &[LayerLayout]) -> Self {
+        Self { held: vec![0; layers.len()], ring: 0 }
+    }
+
     /// Chunks that are held.
     pub fn n_held(&self) -> u32 {
         self.held.iter().sum()
