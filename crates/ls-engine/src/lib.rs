@@ -38,6 +38,10 @@
 mod budget;
 mod bytes;
 mod chunked;
+#[cfg_attr(
+    not(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl")))),
+    allow(dead_code) // what only a GPU asks for
+)]
 mod chunks;
 mod completions;
 mod embedding;
@@ -64,6 +68,10 @@ mod sample;
 pub mod sparse;
 mod state;
 mod stop;
+#[cfg_attr(
+    not(all(feature = "vulkan", not(any(target_feature = "crt-static", target_env = "musl")))),
+    allow(dead_code) // what only a GPU asks for
+)]
 mod stream;
 mod stream_stats;
 pub mod system;

@@ -172,3 +172,20 @@ fn a_cache_that_a_device_has_cannot_become_less() {
     assert_same(&gpu, &in_memory(path), "the least budget");
     assert_silent(&gpu);
 }
+
+#[test]
+fn sequences_that_share_a_lost_device_go_on_without_it() {
+    let (_, path) = &*TINY;
+    let want = greedy(&in_memory(path), 4).0;
+    for fault in [None, Some(GpuFault::LostAfterStages(30))] {
+        let vulkan = VulkanOptions { fault, ..options() };
+        let Some(gpu) = engine(path, vulkan, stream(chunk_bytes(path) / 2)) else { return };
+        std::thread::scope(|scope| {
+            let runs: Vec<_> = (0..3).map(|_| scope.spawn(|| greedy(&gpu, 4).0)).collect();
+            for run in runs {
+                assert_eq!(run.join().unwrap(), want, "{fault:?}");
+            }
+        });
+        assert_eq!(gpu.device().device, if fault.is_some() { "cpu" } else { "vulkan" });
+    }
+}
