@@ -20,13 +20,13 @@ pub struct RefineArgs {
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// What reading a whole layer costs, in terms of what its neurons add: more reads less, and loses more.
-    /// 0: whatever adds anything is read [default: 0.3]
+    /// 0: whatever adds anything is read [default: 0.2]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub price: Option<f64>,
     /// What reading costs when computing waits for it, as a multiple of that [default: 4]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub late_price: Option<f64>,
-    /// Tokens for which it counts as well that a chunk is among those that the cache would best hold [default: 0]
+    /// Tokens for which it counts as well that a chunk is among those that the cache would best hold [default: 8]
     #[arg(long, value_name = "N", value_parser = at_least::<0>)]
     pub horizon: Option<f64>,
     /// Choose a fixed number of chunks in place of what is worth its reads: this multiple of the share of neurons

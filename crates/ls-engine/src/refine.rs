@@ -84,10 +84,10 @@ impl Default for RefineOptions {
             retain: Retain::Priority,
             count: Count::ByWorth,
             reach: 1.0,
-            price: 0.3,
+            price: 0.2,
             // What is late keeps everything waiting.
             late_price: 4.0,
-            horizon: 0.0,
+            horizon: 8.0,
             stages: 8,
             ahead: 1,
             correct: true,
