@@ -173,7 +173,7 @@ pub struct StreamArgs {
     /// Do not read ahead of the layer that computes
     #[arg(long)]
     pub no_prefetch: bool,
-    /// Read no more than so much a second, like 300MB: to see a slower disk
+    /// Under a budget, read no more than so much a second, like 300MB: to see a slower disk
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     pub disk_rate: Option<u64>,
 }

@@ -40,7 +40,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "PCT", default_value_t = 5.0, value_parser = percentage)]
     pub size: f64,
     /// Steps of training for each layer; 0 only fits, which takes seconds a layer and predicts worse
-    #[arg(long, value_name = "N", default_value_t = 150)]
+    #[arg(long, value_name = "N", default_value_t = 40)]
     pub steps: u32,
     /// Most tokens of the text to use
     #[arg(long, value_name = "N", default_value_t = 32768, value_parser = positive())]

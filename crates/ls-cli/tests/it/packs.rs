@@ -285,6 +285,10 @@ fn a_budget_changes_nothing_but_memory() {
         assert!(bytes("planned_bytes") <= bytes("budget_bytes"), "{report}");
         assert!(bytes("bytes_read") > 0);
     }
+    let report = run(&["64MB", "--cache", "none", "--disk-rate", "40MB"]);
+    assert_eq!(report["text"], free["text"]);
+    let rate = report["disk_mb_per_s"].as_f64().unwrap();
+    assert!(rate > 0.0 && rate <= 41.0, "{report}");
     let report = run(&["64MB", "--cache", "none"]);
     assert_eq!((&report["cache"], &report["demand_miss_ratio"]), (&"none".into(), &1.0.into()));
     for key in [
