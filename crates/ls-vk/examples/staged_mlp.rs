@@ -4,7 +4,7 @@
 //! 4096 wide with 14336 neurons, Q4_0 rows and Q4 columns, two neurons a frame of 16 KiB; several
 //! copies of it are used in turn, so that none stays in the device's cache. `--small` takes a small
 //! layer, `--quick` fewer repetitions, `--copied` puts the frames where the host does not see them,
-//! `--rows TYPE` takes other rows, `--phases` stops after the parts of a pass, `--sweep` compares sizes of workgroups, `--soak N` runs
+//! `--rows TYPE` takes other rows, `--threads N` other workgroups, `--phases` shows the parts of a pass and nothing else, `--sweep` compares sizes of workgroups, `--soak N` runs
 //! N stages and compares every output with what blocking submissions computed.
 
 use std::sync::Arc;
@@ -28,6 +28,7 @@ struct Args {
     quick: bool,
     copied: bool,
     rows: Option<RowFormat>,
+    tuning: Tuning,
     phases: bool,
     sweep: bool,
     soak: u64,
@@ -46,6 +47,7 @@ fn args() -> Args {
                 args.rows = RowFormat::ALL.into_iter().find(|f| f.to_string() == name);
                 assert!(args.rows.is_some(), "--rows takes one of {:?}", RowFormat::ALL);
             }
+            "--threads" => args.tuning.threads = given.next().and_then(|n| n.parse().ok()),
             "--phases" => args.phases = true,
             "--sweep" => args.sweep = true,
             "--soak" => args.soak = given.next().and_then(|n| n.parse().ok()).unwrap_or(10_000),
@@ -80,12 +82,12 @@ fn main() -> Result<()> {
     if args.sweep {
         bench.tuning = sweep(&bench)?;
     }
+    if args.phases {
+        return phases(&bench);
+    }
     round_trips(&bench)?;
     variants(&bench)?;
     phases(&bench)?;
-    if args.phases {
-        return Ok(());
-    }
     table(&bench, copy)?;
     if args.soak > 0 {
         soak(&bench, args.soak)?;
@@ -129,15 +131,7 @@ fn fill(device: &Arc<Device>, args: &Args) -> Result<Bench> {
     println!("slab: {:?}, {:.0} MB, filled at {rate:.1} GB/s", slab.kind(), bytes / 1e6);
     let repetitions = if args.quick { 50 } else { 400 };
     let processors = device.limits().processors.unwrap_or(16);
-    Ok(Bench {
-        slab,
-        shape,
-        n_frames,
-        n_layers,
-        processors,
-        tuning: Tuning::default(),
-        repetitions,
-    })
+    Ok(Bench { slab, shape, n_frames, n_layers, processors, tuning: args.tuning, repetitions })
 }
 
 impl Bench {
@@ -419,14 +413,12 @@ fn sweep(bench: &Bench) -> Result<Tuning> {
     let layouts: Vec<Tuning> = [(512, 2), (1024, 1), (256, 4), (256, 2)]
         .into_iter()
         .flat_map(|(threads, share)| {
-            [(1, 4, false), (1, 4, true), (1, 2, true), (1, 8, false), (2, 4, false), (2, 8, false)]
-                .map(|(rows, in_flight, prefetch)| Tuning {
-                    workgroups: Some(bench.processors * share),
-                    threads: Some(threads),
-                    rows_at_once: Some(rows),
-                    in_flight: Some(in_flight),
-                    prefetch: Some(prefetch),
-                })
+            [(1, 4), (1, 8), (2, 2), (2, 4), (2, 8)].map(|(rows, in_flight)| Tuning {
+                workgroups: Some(bench.processors * share),
+                threads: Some(threads),
+                rows_at_once: Some(rows),
+                in_flight: Some(in_flight),
+            })
         })
         .collect();
     // Twice, and the better of each: others may use the device meanwhile.

@@ -195,21 +195,27 @@ impl Buffer {
         Ok(value)
     }
 
-    /// Reads pairs of a value and a tag, each in one piece of eight bytes that the device writes at
-    /// once, until one has another tag; how many had it.
-    pub(crate) fn take_tagged(&self, first: u64, tag: u32, to: &mut [f32]) -> Result<usize> {
-        let from = self.place(8 * first, 8 * to.len() as u64)?.cast::<u64>();
-        // One by one: eight at a time, of which none was taken before all had come, took 6 µs longer for
-        // 4096 on a discrete card.
+    /// Takes floats from word `first` on until one is [`ABSENT`], which the device never writes; how
+    /// many there were.
+    pub(crate) fn take_present(&self, first: u64, to: &mut [f32]) -> Result<usize> {
+        let from = self.place(4 * first, 4 * to.len() as u64)?.cast::<u32>();
         for (i, to) in to.iter_mut().enumerate() {
             // SAFETY: within the mapping, as just checked, and aligned as for `peek`.
-            let pair = unsafe { from.add(i).as_ptr().read_volatile() };
-            if (pair >> 32) as u32 != tag {
+            let bits = unsafe { from.add(i).as_ptr().read_volatile() };
+            if bits == ABSENT {
                 return Ok(i);
             }
-            *to = f32::from_bits(pair as u32);
+            *to = f32::from_bits(bits);
         }
         Ok(to.len())
+    }
+
+    /// Makes `n` words from word `first` on [`ABSENT`].
+    pub(crate) fn clear(&self, first: u64, n: usize) -> Result<()> {
+        let to = self.place(4 * first, 4 * n as u64)?;
+        // SAFETY: as for `write`.
+        unsafe { to.as_ptr().write_bytes(0xff, 4 * n) };
+        Ok(())
     }
 
     /// Writes a word after all that was written before, for a device that watches it.
@@ -245,6 +251,9 @@ impl Buffer {
         Ok(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), len as usize) })
     }
 }
+
+/// Bits of no value: the device writes another NaN in its place.
+const ABSENT: u32 = u32::MAX;
 
 /// Lets writes leave the processor's buffers: mapped device memory is write-combining, where
 /// writes wait to be joined with later ones and pass each other.

@@ -97,10 +97,10 @@ impl Memory {
         };
         let (list_words, d_model) = (plan.list_words(), plan.shape.d_model);
         let lists = buffer(near, 4 * u64::from(RING * list_words), "stage lists")?;
-        let results = buffer(completion, 8 * u64::from(RING) * d_model as u64, "stage results")?;
+        let results = buffer(completion, 4 * u64::from(RING) * d_model as u64, "stage results")?;
         // Zero is the number of no stage.
         lists.fill(0)?;
-        results.fill(0)?;
+        results.fill(0xff)?;
         Ok(Self {
             mailbox: Mailbox { lists, list_words },
             inputs: buffer(near, 4 * u64::from(X_SLOTS * plan.x_words()), "stage inputs")?,
@@ -126,12 +126,16 @@ impl Memory {
         if self.collected.1 != number {
             self.collected = (0, number);
         }
-        let first = u64::from(number % RING) * self.values.len() as u64;
-        let from = self.collected.0;
-        let more =
-            self.results.take_tagged(first + from as u64, number, &mut self.values[from..])?;
-        self.collected.0 += more;
-        Ok(self.collected.0 == self.values.len())
+        let (n, from) = (self.values.len(), self.collected.0);
+        let first = u64::from(number % RING) * n as u64;
+        self.collected.0 +=
+            self.results.take_present(first + from as u64, &mut self.values[from..])?;
+        let all = self.collected.0 == n;
+        if all {
+            // For the next stage of this place. Ordered before it is posted.
+            self.results.clear(first, n)?;
+        }
+        Ok(all)
     }
 
     /// Results that were collected, for a vector whose memory is used for the next.
@@ -141,34 +145,36 @@ impl Memory {
     }
 }
 
-/// The input as the kernels of a variant read it: floats and the sums of each half of 32; or bytes
-/// or halves, and for each 32 of them four words: their scale, the sums of each half of what they
-/// stand for, and nothing. Of each four halves, the first word has the first and the third, the
-/// second word the others.
+/// The input as the kernels of a variant read it: floats, halves or bytes, in quads of four words,
+/// the first quad of each 32 values before the second ones. At the end, for each 32, their scale, the
+/// sums of each half of what they stand for, and nothing. Of each four halves, the first word has the
+/// first and the third, the second word the others.
 pub fn encode_input(variant: Variant, x: &[f32], words: &mut Vec<u32>) {
-    words.clear();
     let groups = x.as_chunks::<GROUP>().0;
     match variant {
         Variant::One | Variant::Plain | Variant::Subgroups => {
-            words.extend(x.iter().map(|x| x.to_bits()));
-            let sums = groups.iter().flat_map(|g| g.as_chunks::<16>().0);
-            words.extend(sums.map(|half| half.iter().sum::<f32>().to_bits()));
+            encode_groups(groups, words, encode_floats);
         }
         Variant::Half => encode_groups(groups, words, encode_halves),
         Variant::Dot => encode_groups(groups, words, encode_bytes),
     }
 }
 
-/// `N` words of each group first, then its four.
+/// `N` quads of each group, and its last.
 fn encode_groups<const N: usize>(
     groups: &[[f32; GROUP]],
     words: &mut Vec<u32>,
-    encode: impl Fn(&[f32; GROUP], &mut [u32; N], &mut [u32; 4]),
+    encode: impl Fn(&[f32; GROUP], &mut [[u32; 4]; N]) -> [u32; 4],
 ) {
-    words.resize((N + 4) * groups.len(), 0);
-    let (values, rest) = words.split_at_mut(N * groups.len());
-    let to = values.as_chunks_mut::<N>().0.iter_mut().zip(rest.as_chunks_mut::<4>().0);
-    groups.iter().zip(to).for_each(|(group, (values, rest))| encode(group, values, rest));
+    words.resize(4 * (N + 1) * groups.len(), 0);
+    let quads = words.as_chunks_mut::<4>().0;
+    for (i, group) in groups.iter().enumerate() {
+        let mut values = [[0; 4]; N];
+        let rest = encode(group, &mut values);
+        for (k, quad) in values.into_iter().chain([rest]).enumerate() {
+            quads[k * groups.len() + i] = quad;
+        }
+    }
 }
 
 /// Scale of a group whose largest magnitude becomes `to`, and its inverse.
@@ -191,8 +197,17 @@ fn scale_of(group: &[f32; GROUP], to: f32) -> (f32, f32) {
     }
 }
 
+/// 32 values as they are, and the sums of each half.
+fn encode_floats(group: &[f32; GROUP], quads: &mut [[u32; 4]; 8]) -> [u32; 4] {
+    for (to, x) in quads.as_flattened_mut().iter_mut().zip(group) {
+        *to = x.to_bits();
+    }
+    let sum = |half: &[f32]| half.iter().sum::<f32>().to_bits();
+    [1f32.to_bits(), sum(&group[..16]), sum(&group[16..]), 0]
+}
+
 /// 32 values as halves, their scale, and the sums of each half of what the halves stand for.
-fn encode_halves(group: &[f32; GROUP], words: &mut [u32; 16], rest: &mut [u32; 4]) {
+fn encode_halves(group: &[f32; GROUP], quads: &mut [[u32; 4]; 4]) -> [u32; 4] {
     // Products with small weights stay clear of the least halves, which a device may take for zero,
     // and 8 products with bytes (128 at most) stay below the largest half.
     const LARGEST: f32 = 32.0;
@@ -202,15 +217,17 @@ fn encode_halves(group: &[f32; GROUP], words: &mut [u32; 16], rest: &mut [u32; 4
     halves.convert_from_f32_slice(&values);
     halves.convert_to_f32_slice(&mut values);
     let pair = |a: f16, b: f16| u32::from(a.to_bits()) | u32::from(b.to_bits()) << 16;
-    for (to, [a, b, c, d]) in words.as_chunks_mut().0.iter_mut().zip(halves.as_chunks().0) {
+    for (to, [a, b, c, d]) in
+        quads.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(halves.as_chunks().0)
+    {
         *to = [pair(*a, *c), pair(*b, *d)];
     }
     let sum = |half: &[f32]| (scale * half.iter().sum::<f32>()).to_bits();
-    *rest = [scale.to_bits(), sum(&values[..16]), sum(&values[16..]), 0];
+    [scale.to_bits(), sum(&values[..16]), sum(&values[16..]), 0]
 }
 
 /// 32 values as bytes, their scale, and the sums of each half of what the bytes stand for.
-fn encode_bytes(group: &[f32; GROUP], bytes: &mut [u32; 8], rest: &mut [u32; 4]) {
+fn encode_bytes(group: &[f32; GROUP], quads: &mut [[u32; 4]; 2]) -> [u32; 4] {
     // Adding it rounds to nearest and leaves the integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     let (scale, inverse) = scale_of(group, 127.0);
@@ -219,12 +236,12 @@ fn encode_bytes(group: &[f32; GROUP], bytes: &mut [u32; 8], rest: &mut [u32; 4])
     for (q, x) in q.iter_mut().zip(group) {
         *q = (x * inverse + MAGIC).to_bits() as u8;
     }
-    for (to, q) in bytes.iter_mut().zip(q.as_chunks::<4>().0) {
+    for (to, q) in quads.as_flattened_mut().iter_mut().zip(q.as_chunks::<4>().0) {
         *to = u32::from_le_bytes(*q);
     }
     let (low, high) = q.split_at(GROUP / 2);
     let sum = |half: &[u8]| half.iter().map(|q| i32::from(*q as i8)).sum::<i32>() as f32;
-    *rest = [scale.to_bits(), (scale * sum(low)).to_bits(), (scale * sum(high)).to_bits(), 0];
+    [scale.to_bits(), (scale * sum(low)).to_bits(), (scale * sum(high)).to_bits(), 0]
 }
 
 #[cfg(test)]
@@ -238,7 +255,8 @@ mod tests {
         encode_input(Variant::Dot, &x, &mut words);
         assert_eq!(words.len(), 64 / 4 + 2 * 4);
         let scale = f32::from_bits(words[16 + 4]);
-        let byte = (words[15] >> 24) as u8 as i8;
+        // The second quad of the second block.
+        let byte = (words[8 + 4 + 3] >> 24) as u8 as i8;
         assert!((f32::from(byte) * scale - x[63]).abs() < 0.02);
         let sum = f32::from_bits(words[16 + 6]);
         assert!((sum - x[48..].iter().sum::<f32>()).abs() < 0.2);
@@ -249,7 +267,10 @@ mod tests {
             assert!(f32::from_bits(words[16]).is_nan(), "{value}");
         }
         encode_input(Variant::Plain, &x, &mut words);
-        assert_eq!(words.len(), 64 + 4);
+        assert_eq!(words.len(), 64 + 2 * 4);
+        // Values 32 and 4.
+        assert_eq!((words[4], words[8]), (x[32].to_bits(), x[4].to_bits()));
+        assert_eq!(f32::from_bits(words[64 + 1]), x[..16].iter().sum::<f32>());
     }
 
     #[test]
@@ -261,7 +282,8 @@ mod tests {
         assert_eq!(words.len(), 64 / 2 + 2 * 4);
         for (i, x) in x.iter().enumerate() {
             // Of four, the first and the third in the low word.
-            let (word, shift) = (words[i / 4 * 2 + i % 2], i % 4 / 2 * 16);
+            let (block, word) = (i / 32, i % 32 / 4 * 2 + i % 2);
+            let (word, shift) = (words[(word / 4 * 2 + block) * 4 + word % 4], i % 4 / 2 * 16);
             let half = f16::from_bits((word >> shift) as u16).to_f32();
             assert!(half.abs() <= 32.0);
             let error = half * f32::from_bits(words[32 + i / 32 * 4]) - x;

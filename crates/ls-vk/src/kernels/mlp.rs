@@ -182,7 +182,6 @@ pub struct Plan {
     batch: u32,
     rows_at_once: u32,
     in_flight: u32,
-    prefetch: bool,
     /// Entries that a list can hold.
     pub max_entries: u32,
     frame_bytes: u32,
@@ -201,8 +200,6 @@ pub struct Tuning {
     pub rows_at_once: Option<u32>,
     /// Columns whose loads are on their way together, 1 to 16.
     pub in_flight: Option<u32>,
-    /// Whether the first columns are asked for before the rows are computed.
-    pub prefetch: Option<bool>,
 }
 
 /// What a plan is made for.
@@ -277,7 +274,6 @@ impl Plan {
             blocks_per_lane,
             batch: MAX_BATCH / k_split,
             in_flight: tuning.in_flight.unwrap_or(if on_processor { 1 } else { 4 }).clamp(1, 16),
-            prefetch: tuning.prefetch.unwrap_or(false),
             rows_at_once: tuning
                 .rows_at_once
                 .unwrap_or(if on_processor { 1 } else { 2 })
@@ -305,7 +301,7 @@ impl Plan {
         match self.variant {
             Variant::Dot => d / 4 + 4 * blocks,
             Variant::Half => d / 2 + 4 * blocks,
-            Variant::One | Variant::Plain | Variant::Subgroups => d + 2 * blocks,
+            Variant::One | Variant::Plain | Variant::Subgroups => d + 4 * blocks,
         }
     }
 
@@ -356,7 +352,7 @@ impl Plan {
             self.batch,
             self.rows_at_once,
             self.in_flight,
-            self.prefetch.into(),
+            self.workgroups,
         ]
     }
 

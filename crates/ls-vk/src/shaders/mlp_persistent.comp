@@ -145,6 +145,11 @@ bool wait_for_all(uint slot, uint target, uint number) {
 }
 
 void main() {
+    // A thread's outputs stay with it from stage to stage. They are in memory between dispatches, and
+    // when they are summed up.
+    Rows rows;
+    bool held = false;
+    Stage stage;
     for (uint k = 0; k < push.max_stages; k++) {
         uint number = push.first_number + k;
         uint slot = number % RING;
@@ -160,12 +165,19 @@ void main() {
         // Frames may have been filled anew since the last stage.
         meet();
         if (sh_command != GO) {
-            return;
+            break;
         }
-        Stage stage = Stage(number, sh_entries, sh_bits, slot);
-        run_stage(stage);
-        uint target = gl_NumWorkGroups.x * (k / RING + 1);
+        stage = Stage(number, sh_entries, sh_bits, slot);
+        if (!held || (stage.bits & FLAG_FIRST) != 0) {
+            begin_rows(stage, rows);
+            held = true;
+        }
+        run_stage(stage, rows);
+        uint target = WORKGROUPS * (k / RING + 1);
         bool hand_out = (stage.bits & FLAG_OUTPUT) != 0;
+        if (hand_out) {
+            end_rows(stage, rows);
+        }
         bool last = arrive(slot, target, hand_out);
         if (!hand_out) {
             if (last) {
@@ -175,9 +187,12 @@ void main() {
             continue;
         }
         if (!wait_for_all(slot, target, number)) {
-            return;
+            break;
         }
         run_reduce(stage);
         barrier();
+    }
+    if (held) {
+        end_rows(stage, rows);
     }
 }

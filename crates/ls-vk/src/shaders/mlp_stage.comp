@@ -25,5 +25,9 @@ layout(push_constant) uniform Push {
 
 void main() {
     uint at = push.slot * LIST_WORDS;
-    run_stage(Stage(lists[at], lists[at + 2], lists[at + 3], push.slot));
+    Stage stage = Stage(lists[at], lists[at + 2], lists[at + 3], push.slot);
+    Rows rows;
+    begin_rows(stage, rows);
+    run_stage(stage, rows);
+    end_rows(stage, rows);
 }

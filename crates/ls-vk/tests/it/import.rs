@@ -107,7 +107,9 @@ fn imported(checked: &Checked, n_frames: u32, memory: &Shared) -> Layer {
 }
 
 fn options(mode: Mode) -> RunnerOptions {
-    let tuning = Tuning { workgroups: Some(2), ..Tuning::default() };
+    // Of a persistent dispatch as many as meet here.
+    let workgroups = (mode != Mode::Persistent).then_some(2);
+    let tuning = Tuning { workgroups, ..Tuning::default() };
     RunnerOptions { mode: Some(mode), tuning, ..RunnerOptions::default() }
 }
 
@@ -128,7 +130,7 @@ fn imported_frames_are_computed_as_their_owner_writes_them() {
     let (memory, _) = shared(0, 7 * 4096);
     let mut layer = imported(&checked, 7, &memory);
     assert_eq!((layer.slab.kind(), layer.slab.n_frames()), (SlabKind::Imported, 7));
-    for mode in [Mode::Blocking, Mode::Staged] {
+    for mode in [Mode::Blocking, Mode::Staged, Mode::Persistent] {
         let mut runner = Runner::new(&layer.slab, layer.shape, &options(mode)).unwrap();
         assert_is_twin(&layer, &mut runner, "as imported");
         // What is written afterwards is seen by the next stage.

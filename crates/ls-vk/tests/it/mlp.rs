@@ -92,10 +92,15 @@ fn seen_input(variant: Variant, x: &[f32]) -> Vec<f64> {
             return x.iter().map(|x| f64::from(*x)).collect();
         }
     };
+    // The first quads of all blocks come before the second ones.
+    let word = |block: usize, k: usize| values[(k / 4 * (x.len() / 32) + block) * 4 + k % 4];
     let value = |i: usize| match variant {
-        Variant::Dot => f64::from(values[i / 4].to_le_bytes()[i % 4] as i8),
+        Variant::Dot => f64::from(word(i / 32, i % 32 / 4).to_le_bytes()[i % 4] as i8),
         // Of four, the first and the third lie in the first word.
-        _ => f16::from_bits((values[i / 4 * 2 + i % 2] >> (i % 4 / 2 * 16)) as u16).to_f64(),
+        _ => {
+            let both = word(i / 32, i % 32 / 4 * 2 + i % 2);
+            f16::from_bits((both >> (i % 4 / 2 * 16)) as u16).to_f64()
+        }
     };
     let scale = |i: usize| f64::from(f32::from_bits(rest[4 * (i / 32)]));
     (0..x.len()).map(|i| value(i) * scale(i)).collect()

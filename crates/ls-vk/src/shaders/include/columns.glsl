@@ -59,6 +59,14 @@ vec4 bytes_of(uint word) {
     return vec4(word & 0xffu, (word >> 8) & 0xffu, (word >> 16) & 0xffu, word >> 24);
 }
 
+// The low nibble of each byte, and 16: as the highest bits of a float's mantissa, since to convert an
+// integer takes longer.
+vec4 nibbles_of(uint word) {
+    const uint MASK = 15u << 19, SIXTEEN = 0x41800000u;
+    uvec4 places = uvec4(word << 19, word << 11, word << 3, word >> 5);
+    return uintBitsToFloat((places & MASK) | SIXTEEN);
+}
+
 // Sums of a unit's values times factors; of quantised ones, as they are stored.
 struct Sum {
     vec4 low, high;
@@ -74,7 +82,7 @@ void add_integers(float factor, uint low, uint high, inout Sum sum) {
 
 // The sum of the values themselves.
 void finish_sum(inout Sum sum) {
-    const float CENTER = DOWN_FORMAT == C_Q4 ? 8.0 : DOWN_FORMAT == C_Q5 ? 16.0
+    const float CENTER = DOWN_FORMAT == C_Q4 ? 24.0 : DOWN_FORMAT == C_Q5 ? 16.0
         : DOWN_FORMAT == C_Q6 ? 32.0 : DOWN_FORMAT == C_Q8 ? 128.0 : 0.0;
     sum.low -= CENTER * sum.factors;
     sum.high -= CENTER * sum.factors;
@@ -117,7 +125,9 @@ void add_unit(Unit u, uint unit, float h, inout Sum sum) {
             break;
         }
         default:
-            add_integers(h * u.scale, u.w[0] & NIBBLES, (u.w[0] >> 4) & NIBBLES, sum);
+            sum.low += h * u.scale * nibbles_of(u.w[0]);
+            sum.high += h * u.scale * nibbles_of(u.w[0] >> 4);
+            sum.factors += h * u.scale;
             break;
     }
 }

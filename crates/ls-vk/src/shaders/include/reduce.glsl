@@ -1,16 +1,22 @@
 // Sums up the rows of partial sums: each workgroup some outputs, in an order that is fixed by the
-// number of rows. Values go out with the stage's number beside them, so that a reader knows of each
-// whether it has come, whatever order writes arrive in.
+// number of rows. The reader finds no value where none has come yet, whatever order writes arrive
+// in: it left ABSENT there, which no sum is.
+
+const uint ABSENT = 0xffffffffu, NOT_A_NUMBER = 0x7fc00000u;
+
+uint present(uint bits) {
+    return bits == ABSENT ? NOT_A_NUMBER : bits;
+}
 
 shared vec4 sh_sums[THREADS];
 
 void run_reduce(Stage s) {
     const uint QUADS = D / 4;
     uint t = gl_LocalInvocationIndex;
-    uint rows = gl_NumWorkGroups.x * SLICES;
-    uint each = (QUADS + gl_NumWorkGroups.x - 1) / gl_NumWorkGroups.x;
+    const uint rows = WORKGROUPS * SLICES;
+    const uint each = (QUADS + WORKGROUPS - 1) / WORKGROUPS;
     // Outputs that the workgroup handles at once, and threads that share the rows of one.
-    uint width = min(each, THREADS), shares = THREADS / width;
+    const uint width = each < THREADS ? each : THREADS, shares = THREADS / width;
     uint first = gl_WorkGroupID.x * each, end = min(first + each, QUADS);
     for (uint at = first; at < end; at += width) {
         uint quad = at + t % width, share = t / width;
@@ -32,11 +38,9 @@ void run_reduce(Stage s) {
             barrier();
         }
         if (t < width && quad < end) {
-            sum = sh_sums[t];
-            uvec4 bits = floatBitsToUint(sum);
-            uint to = s.slot * (D / 2) + 2 * quad;
-            results[to] = uvec4(bits.x, s.number, bits.y, s.number);
-            results[to + 1] = uvec4(bits.z, s.number, bits.w, s.number);
+            uvec4 bits = floatBitsToUint(sh_sums[t]);
+            results[s.slot * QUADS + quad] =
+                uvec4(present(bits.x), present(bits.y), present(bits.z), present(bits.w));
         }
         barrier();
     }

@@ -11,7 +11,9 @@ struct Block {
     float s0, s1, m0, m1;
 };
 
-// A block's inputs.
+// A block's inputs. They lie by quads of words: the first of each block, the second of each, and so
+// on, so that neighbouring threads read neighbouring quads; last, for each block, its scale, the sums
+// of its halves, and nothing.
 struct X {
 #ifdef DOT
     uint q[8];
@@ -223,17 +225,21 @@ float dot_block(Block b, X x) {
     return x.scale * products + b.m0 * x.sum0 + b.m1 * x.sum1;
 }
 
-// Bytes, then for each block its scale, its two sums and nothing.
+// Bytes.
 X load_x(uint slot, uint block) {
     X x;
-    uint at = slot * X_WORDS;
-    for (uint k = 0; k < 8; k++) {
-        x.q[k] = x_words[at + 8 * block + k];
+    uint at = slot * (X_WORDS / 4) + block;
+    [[unroll]] for (uint k = 0; k < 2; k++) {
+        uvec4 quad = x_quads[at + k * N_BLOCKS];
+        x.q[4 * k] = quad.x;
+        x.q[4 * k + 1] = quad.y;
+        x.q[4 * k + 2] = quad.z;
+        x.q[4 * k + 3] = quad.w;
     }
-    at += 8 * N_BLOCKS + 4 * block;
-    x.scale = uintBitsToFloat(x_words[at]);
-    x.sum0 = uintBitsToFloat(x_words[at + 1]);
-    x.sum1 = uintBitsToFloat(x_words[at + 2]);
+    vec4 rest = uintBitsToFloat(x_quads[at + 2 * N_BLOCKS]);
+    x.scale = rest.x;
+    x.sum0 = rest.y;
+    x.sum1 = rest.z;
     return x;
 }
 
@@ -302,17 +308,21 @@ float dot_row_block(uint format, uint row, uint block, X x) {
     return dot_block(format, load_block(format, row, block), x);
 }
 
-// Halves, then for each block its scale, its two sums and nothing.
+// Halves.
 X load_x(uint slot, uint block) {
     X x;
-    uint at = slot * X_WORDS;
-    for (uint k = 0; k < 16; k++) {
-        x.h[k] = unpackFloat2x16(x_words[at + 16 * block + k]);
+    uint at = slot * (X_WORDS / 4) + block;
+    [[unroll]] for (uint k = 0; k < 4; k++) {
+        uvec4 quad = x_quads[at + k * N_BLOCKS];
+        x.h[4 * k] = unpackFloat2x16(quad.x);
+        x.h[4 * k + 1] = unpackFloat2x16(quad.y);
+        x.h[4 * k + 2] = unpackFloat2x16(quad.z);
+        x.h[4 * k + 3] = unpackFloat2x16(quad.w);
     }
-    at += 16 * N_BLOCKS + 4 * block;
-    x.scale = uintBitsToFloat(x_words[at]);
-    x.sum0 = uintBitsToFloat(x_words[at + 1]);
-    x.sum1 = uintBitsToFloat(x_words[at + 2]);
+    vec4 rest = uintBitsToFloat(x_quads[at + 4 * N_BLOCKS]);
+    x.scale = rest.x;
+    x.sum0 = rest.y;
+    x.sum1 = rest.z;
     return x;
 }
 #else
@@ -352,16 +362,19 @@ float dot_row_block(uint format, uint row, uint block, X x) {
     return b.s0 * dot_half(b, x, 0) + b.s1 * dot_half(b, x, 4) + b.m0 * x.sum0 + b.m1 * x.sum1;
 }
 
-// Values, then the two sums of each block.
 X load_x(uint slot, uint block) {
     X x;
-    uint at = slot * X_WORDS;
-    for (uint k = 0; k < 32; k++) {
-        x.x[k] = uintBitsToFloat(x_words[at + 32 * block + k]);
+    uint at = slot * (X_WORDS / 4) + block;
+    [[unroll]] for (uint k = 0; k < 8; k++) {
+        vec4 quad = uintBitsToFloat(x_quads[at + k * N_BLOCKS]);
+        x.x[4 * k] = quad.x;
+        x.x[4 * k + 1] = quad.y;
+        x.x[4 * k + 2] = quad.z;
+        x.x[4 * k + 3] = quad.w;
     }
-    at += D + 2 * block;
-    x.sum0 = uintBitsToFloat(x_words[at]);
-    x.sum1 = uintBitsToFloat(x_words[at + 1]);
+    vec4 rest = uintBitsToFloat(x_quads[at + 8 * N_BLOCKS]);
+    x.sum0 = rest.y;
+    x.sum1 = rest.z;
     return x;
 }
 #endif

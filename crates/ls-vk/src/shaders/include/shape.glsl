@@ -35,8 +35,7 @@ layout(constant_id = 20) const uint RING = 1;
 layout(constant_id = 22) const uint ROWS_AT_ONCE = 1;
 // Columns whose loads are on their way together.
 layout(constant_id = 23) const uint IN_FLIGHT = 1;
-// 1 if the first columns are asked for before the rows are computed.
-layout(constant_id = 24) const uint PREFETCH = 0;
+layout(constant_id = 24) const uint WORKGROUPS = 1;
 // Neurons that a workgroup handles between two rounds of its threads.
 layout(constant_id = 21) const uint BATCH = 16;
 
@@ -51,23 +50,27 @@ const uint N_TEAMS = THREADS / TEAM;
 const uint UNITS = D / 8;
 const uint SLICES = UNITS < THREADS ? THREADS / UNITS : 1;
 const uint UNIT_PASSES = (UNITS + THREADS - 1) / THREADS;
+// Of these, as many as have their loads on their way together.
+const uint PASSES_AT_ONCE = UNIT_PASSES < 2 ? UNIT_PASSES : 2;
 const uint MAX_BATCH = 256;
 
 // In a dispatch that lives on, frames change: what was cached of them is dropped at the barrier
 // before a stage. Under the memory model that is a promise, without it the self-test looks.
 #ifdef MODEL
 #define FRAMES nonprivate readonly
+#define INPUTS nonprivate readonly
 #else
 #define FRAMES readonly
+#define INPUTS coherent readonly
 #endif
 
 layout(set = 0, binding = 0) FRAMES buffer Slab { uint words[]; } slabs[MAX_SLABS];
-layout(set = 0, binding = 1) coherent readonly buffer Inputs { uint x_words[]; };
+layout(set = 0, binding = 1) INPUTS buffer Inputs { uvec4 x_quads[]; };
 // RING slots of a header (four words) and the stage's entries.
 layout(set = 0, binding = 2) coherent readonly buffer Lists { uint lists[]; };
 // Two halves of one row for each slice of each workgroup.
 layout(set = 0, binding = 3) coherent buffer Partials { vec4 partials[]; };
-// RING slots of D pairs of a value and the number of the stage that it belongs to.
+// RING slots of D values.
 layout(set = 0, binding = 4) coherent writeonly buffer Results { uvec4 results[]; };
 
 // A stage's header: number, park word, entries, and in the last word: bits 0–9 neurons of an

@@ -29,9 +29,12 @@ uint neurons_of_entry(Stage s) {
 // An entry is a frame in 22 bits, and in ten the number of neurons in it or one neuron's index.
 void decode(Stage s, uint place, uint to) {
     uint per = neurons_of_entry(s);
-    uint entry = lists[s.slot * LIST_WORDS + 4 + place / per];
+    // Most often it is a power of two, and to divide by what no constant is takes long.
+    bool shifts = (per & (per - 1)) == 0;
+    uint index = shifts ? place >> findLSB(per) : place / per;
+    uint entry = lists[s.slot * LIST_WORDS + 4 + index];
     uint frame = entry >> 10, low = entry & 1023u;
-    uint neuron = (s.bits & FLAG_NEURONS) != 0 ? low : place % per;
+    uint neuron = (s.bits & FLAG_NEURONS) != 0 ? low : place - index * per;
     bool valid = (s.bits & FLAG_NEURONS) != 0 || neuron < low;
     // A place that holds no neuron stands for the frame's first, which is computed and not added.
     neuron = valid ? neuron : 0;
@@ -147,30 +150,18 @@ void values_of_batch(uint n) {
 }
 
 uint partial_row(Stage s, uint row) {
-    uint rows = gl_NumWorkGroups.x * SLICES;
+    const uint rows = WORKGROUPS * SLICES;
     return ((s.bits & FLAG_HALF) != 0 ? rows + row : row) * (D / 4);
 }
 
-// The units of one thread, of IN_FLIGHT neurons.
-struct Units {
-    Unit of[IN_FLIGHT];
+// Outputs of one thread so far, in each of some passes.
+struct Rows {
+    vec4 low[PASSES_AT_ONCE];
+    vec4 high[PASSES_AT_ONCE];
 };
 
-// Loads those of neurons `i`, `i` + SLICES and so on; behind the last, the last again.
-void load_units(uint i, uint n, uint unit, inout Units units) {
-    [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
-        uvec4 neuron = take(min(i + k * SLICES, n - 1));
-        units.of[k] = load_unit(neuron.z, unit);
-    }
-}
-
-void add_units(uint i, uint n, uint unit, Units units, inout Sum sum) {
-    [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
-        uint j = i + k * SLICES;
-        float h = uintBitsToFloat(sh_neuron[min(j, n - 1)].x);
-        add_unit(units.of[k], unit, j < n ? h : 0.0, sum);
-    }
-}
+// Whether a thread has room for all of its outputs.
+const bool HOLDS_ROWS = UNIT_PASSES == PASSES_AT_ONCE;
 
 uint slice_of_thread() {
     return SLICES > 1 ? gl_LocalInvocationIndex / UNITS : 0;
@@ -185,53 +176,98 @@ bool has_columns(uint pass) {
     return slice_of_thread() < SLICES && unit_of_thread(pass) < UNITS;
 }
 
-// The first columns do not depend on the rows: they can be on their way meanwhile.
-void begin_columns(uint n, inout Units units) {
-    if (PREFETCH == 1 && has_columns(0) && slice_of_thread() < n) {
-        load_units(slice_of_thread(), n, unit_of_thread(0), units);
+uint place_of_unit(Stage s, uint unit) {
+    uint row = gl_WorkGroupID.x * SLICES + slice_of_thread();
+    return partial_row(s, row) + 8 * (unit >> 2) + (unit & 3u);
+}
+
+void clear_rows(inout Rows rows) {
+    [[unroll]] for (uint p = 0; p < PASSES_AT_ONCE; p++) {
+        rows.low[p] = vec4(0.0);
+        rows.high[p] = vec4(0.0);
     }
 }
 
-// Adds the columns of the batch's neurons to the workgroup's rows, or begins these.
-void columns_of_batch(Stage s, uint n, bool onto, Units units) {
+// Of the passes from `pass` on.
+void load_rows(Stage s, uint pass, inout Rows rows) {
+    [[unroll]] for (uint p = 0; p < PASSES_AT_ONCE; p++) {
+        if (has_columns(pass + p)) {
+            uint at = place_of_unit(s, unit_of_thread(pass + p));
+            rows.low[p] = partials[at];
+            rows.high[p] = partials[at + 4];
+        }
+    }
+}
+
+void store_rows(Stage s, uint pass, Rows rows) {
+    [[unroll]] for (uint p = 0; p < PASSES_AT_ONCE; p++) {
+        if (has_columns(pass + p)) {
+            uint at = place_of_unit(s, unit_of_thread(pass + p));
+            partials[at] = rows.low[p];
+            partials[at + 4] = rows.high[p];
+        }
+    }
+}
+
+// Adds the columns of the batch's neurons to a thread's outputs of the passes from `pass` on.
+void columns_of_batch(uint n, uint pass, inout Rows rows) {
     uint slice = slice_of_thread();
-    for (uint pass = 0; pass < UNIT_PASSES; pass++) {
-        if (!has_columns(pass)) {
-            return;
-        }
-        uint unit = unit_of_thread(pass);
-        uint at = partial_row(s, gl_WorkGroupID.x * SLICES + slice) + 8 * (unit >> 2) + (unit & 3u);
-        vec4 low = vec4(0.0), high = vec4(0.0);
-        if (onto) {
-            low = partials[at];
-            high = partials[at + 4];
-        }
-        if ((PREFETCH == 0 || pass > 0) && slice < n) {
-            load_units(slice, n, unit, units);
-        }
-        Sum sum = Sum(vec4(0.0), vec4(0.0), 0.0);
-        for (uint i = slice; i < n;) {
-            add_units(i, n, unit, units, sum);
-            i += SLICES * IN_FLIGHT;
-            if (i < n) {
-                load_units(i, n, unit, units);
+    if (slice >= n) {
+        return;
+    }
+    Sum sums[PASSES_AT_ONCE];
+    [[unroll]] for (uint p = 0; p < PASSES_AT_ONCE; p++) {
+        sums[p] = Sum(vec4(0.0), vec4(0.0), 0.0);
+    }
+    for (uint i = slice; i < n; i += SLICES * IN_FLIGHT) {
+        Unit units[PASSES_AT_ONCE * IN_FLIGHT];
+        [[unroll]] for (uint p = 0; p < PASSES_AT_ONCE; p++) {
+            if (has_columns(pass + p)) {
+                // No branch within: all loads can be on their way together. Behind the last neuron
+                // it is loaded again.
+                [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
+                    uvec4 neuron = take(min(i + k * SLICES, n - 1));
+                    units[p * IN_FLIGHT + k] = load_unit(neuron.z, unit_of_thread(pass + p));
+                }
             }
         }
-        finish_sum(sum);
-        partials[at] = low + sum.low;
-        partials[at + 4] = high + sum.high;
+        [[unroll]] for (uint k = 0; k < IN_FLIGHT; k++) {
+            if (i + k * SLICES < n) {
+                float h = uintBitsToFloat(sh_neuron[i + k * SLICES].x);
+                [[unroll]] for (uint p = 0; p < PASSES_AT_ONCE; p++) {
+                    add_unit(units[p * IN_FLIGHT + k], unit_of_thread(pass + p), h, sums[p]);
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint p = 0; p < PASSES_AT_ONCE; p++) {
+        finish_sum(sums[p]);
+        rows.low[p] += sums[p].low;
+        rows.high[p] += sums[p].high;
     }
 }
 
-// Computes the workgroup's share of a stage.
-void run_stage(Stage s) {
+// The batches' neurons' columns, where a thread has more outputs than it has room for.
+void columns_through_memory(Stage s, uint n, bool onto) {
+    for (uint pass = 0; pass < UNIT_PASSES; pass += PASSES_AT_ONCE) {
+        Rows rows;
+        clear_rows(rows);
+        if (onto) {
+            load_rows(s, pass, rows);
+        }
+        columns_of_batch(n, pass, rows);
+        store_rows(s, pass, rows);
+    }
+}
+
+// Computes the workgroup's share of a stage and adds it to `rows`, or to memory if there is no room.
+void run_stage(Stage s, inout Rows rows) {
     uint total = s.n_entries * neurons_of_entry(s);
-    uint each = (total + gl_NumWorkGroups.x - 1) / gl_NumWorkGroups.x;
+    uint each = (total + WORKGROUPS - 1) / WORKGROUPS;
     uint first = min(gl_WorkGroupID.x * each, total), end = min(first + each, total);
     bool onto = (s.bits & FLAG_FIRST) == 0;
-    if (first == end && !onto) {
-        Units none;
-        columns_of_batch(s, 0, false, none);
+    if (!HOLDS_ROWS && first == end && !onto) {
+        columns_through_memory(s, 0, false);
     }
     for (uint at = first; at < end; at += BATCH) {
         uint n = min(BATCH, end - at);
@@ -239,14 +275,30 @@ void run_stage(Stage s) {
             decode(s, at + i, i);
         }
         barrier();
-        Units units;
-        begin_columns(n, units);
         rows_of_batch(s, n);
         barrier();
         values_of_batch(n);
         barrier();
-        columns_of_batch(s, n, onto, units);
-        onto = true;
+        if (HOLDS_ROWS) {
+            columns_of_batch(n, 0, rows);
+        } else {
+            columns_through_memory(s, n, onto);
+            onto = true;
+        }
         barrier();
+    }
+}
+
+// Gets a thread's outputs ready for a stage.
+void begin_rows(Stage s, inout Rows rows) {
+    clear_rows(rows);
+    if (HOLDS_ROWS && (s.bits & FLAG_FIRST) == 0) {
+        load_rows(s, 0, rows);
+    }
+}
+
+void end_rows(Stage s, Rows rows) {
+    if (HOLDS_ROWS) {
+        store_rows(s, 0, rows);
     }
 }
