@@ -171,9 +171,10 @@ fn encode_groups<const N: usize>(
     for (i, group) in groups.iter().enumerate() {
         let mut values = [[0; 4]; N];
         let rest = encode(group, &mut values);
-        for (k, quad) in values.into_iter().chain([rest]).enumerate() {
+        for (k, quad) in values.into_iter().enumerate() {
             quads[k * groups.len() + i] = quad;
         }
+        quads[N * groups.len() + i] = rest;
     }
 }
 
@@ -231,17 +232,20 @@ fn encode_bytes(group: &[f32; GROUP], quads: &mut [[u32; 4]; 2]) -> [u32; 4] {
     // Adding it rounds to nearest and leaves the integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     let (scale, inverse) = scale_of(group, 127.0);
-    // A loop: `map` of an array is taken apart into single values.
-    let mut q = [0u8; GROUP];
-    for (q, x) in q.iter_mut().zip(group) {
-        *q = (x * inverse + MAGIC).to_bits() as u8;
+    let (mut integers, mut bytes) = ([0i32; GROUP], [0u8; GROUP]);
+    for (to, x) in integers.iter_mut().zip(group) {
+        *to = (x * inverse + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
     }
-    for (to, q) in quads.as_flattened_mut().iter_mut().zip(q.as_chunks::<4>().0) {
+    for (to, q) in bytes.iter_mut().zip(integers) {
+        *to = q as u8;
+    }
+    for (to, q) in quads.as_flattened_mut().iter_mut().zip(bytes.as_chunks::<4>().0) {
         *to = u32::from_le_bytes(*q);
     }
-    let (low, high) = q.split_at(GROUP / 2);
-    let sum = |half: &[u8]| half.iter().map(|q| i32::from(*q as i8)).sum::<i32>() as f32;
-    [scale.to_bits(), (scale * sum(low)).to_bits(), (scale * sum(high)).to_bits(), 0]
+    // What is not finite has any integers: its scale spoils the sum.
+    let sum = |half: &[i32]| scale * half.iter().fold(0i32, |sum, q| sum.wrapping_add(*q)) as f32;
+    let (low, high) = integers.split_at(GROUP / 2);
+    [scale.to_bits(), sum(low).to_bits(), sum(high).to_bits(), 0]
 }
 
 #[cfg(test)]
