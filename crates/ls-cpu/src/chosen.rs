@@ -121,7 +121,8 @@ impl Cpu {
             let columns = self.add_important(shape, kind, &mut neurons, group, x, t, out);
             return Touched { columns, ..neurons.touched };
         }
-        group.prefetch();
+        group.prefetch_gate();
+        group.prefetch_columns();
         while group.len > 0 {
             let next = Group::take(shape, &mut neurons);
             self.add_group(shape, kind, &group, &next, x, t, out);
@@ -144,19 +145,20 @@ impl Cpu {
         out: &mut [f32],
     ) -> usize {
         let (mask, mut columns) = (neurons.mask, Columns::default());
-        group.prefetch_rows();
+        group.prefetch_gate();
         while group.len > 0 {
             let next = Group::take(shape, &mut *neurons);
-            let values = self.group_values(shape, kind, &group, &next, x, t);
+            let values = self.group_values(shape, kind, &group, &next, columns.ask(), x, t);
+            // What was asked for before these rows were multiplied is there by now.
+            self.add_columns_until(shape, AT_ONCE - 1, &mut columns, out);
             for (value, (column, j)) in values.into_iter().zip(group.columns()) {
                 if mask.adds(j, value) {
                     columns.push(column, value);
                 }
             }
-            // Those that were asked for just now are on their way while the next rows are multiplied.
-            self.add_columns_until(shape, AT_ONCE, &mut columns, out);
             group = next;
         }
+        columns.ask().iter().for_each(|bytes| simd::prefetch_far(bytes));
         self.add_columns_until(shape, 0, &mut columns, out);
         columns.pushed
     }

@@ -1,9 +1,9 @@
 //! A few neurons of an MLP, gathered from wherever they lie.
 //!
 //! A neuron's gate row, up row and down column lie at three places of its chunk, and the next neuron
-//! that is wanted maybe some chunks on, which no prefetcher of the hardware can know. So while the rows
-//! of one group are multiplied, those of the next group are asked for, and its columns while columns
-//! are added. They are brought to the second cache, which keeps many more loads in flight than the
+//! that is wanted maybe some chunks on, which no prefetcher of the hardware can know. So while the gate
+//! rows of a group are multiplied, its up rows are asked for, the next group's gate rows while these are
+//! multiplied, and its columns while columns are added. They are brought to the second cache, which keeps many more loads in flight than the
 //! nearest one does (measured: a quarter faster).
 
 use crate::chunk::{Chunk, ChunkShape};
@@ -50,15 +50,14 @@ impl<'a> Group<'a> {
         columns.take(self.len)
     }
 
-    /// Asks for its rows.
-    pub fn prefetch_rows(&self) {
-        [&self.gate, &self.up].into_iter().flatten().for_each(|bytes| simd::prefetch_far(bytes));
+    /// Asks for its gate rows, which are needed first.
+    pub fn prefetch_gate(&self) {
+        self.gate.iter().for_each(|bytes| simd::prefetch_far(bytes));
     }
 
-    /// Asks for everything, when nothing was computed meanwhile.
-    pub fn prefetch(&self) {
-        let parts = [&self.gate, &self.up, &self.down];
-        parts.into_iter().flatten().for_each(|bytes| simd::prefetch_far(bytes));
+    /// Asks for its columns.
+    pub fn prefetch_columns(&self) {
+        self.down.iter().for_each(|bytes| simd::prefetch_far(bytes));
     }
 }
 
@@ -76,36 +75,43 @@ impl Cpu {
         t: usize,
         out: &mut [f32],
     ) {
-        let (n, g) = (group.len, self.group_values(shape, kind, group, next, x, t));
+        let (n, g) = (group.len, self.group_values(shape, kind, group, next, &[], x, t));
         let (columns, ahead) = (&group.down[..n], &next.down[..next.len]);
         simd::add_columns(self.isa, shape.down, columns, &g[..n], ahead, out);
     }
 
     /// Values of the neurons of `group` for row `t` of `x`; those behind the last mean nothing.
+    /// Meanwhile the gate rows of `next` and at most [`AT_ONCE`] `columns` are asked for; those of `group`
+    /// should have been.
+    #[allow(clippy::too_many_arguments)] // one group's whole context
     pub(crate) fn group_values(
         &self,
         shape: &ChunkShape,
         kind: Gate,
         group: &Group<'_>,
         next: &Group<'_>,
+        columns: &[&[u8]],
         x: &Activations,
         t: usize,
     ) -> [f32; AT_ONCE] {
         let n = group.len;
         let (mut g, mut u) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
-        self.dot_gathered(shape.gate, &group.gate[..n], &next.gate, x, t, &mut g[..n]);
-        self.dot_gathered(shape.up, &group.up[..n], &next.up, x, t, &mut u[..n]);
+        let (first, last) = columns.split_at(columns.len().min(AT_ONCE / 2));
+        // No further ahead than it takes for them to come: little then waits for a first group's rows.
+        let (gate_ahead, up_ahead) = (ahead(&group.up, first), ahead(&next.gate, last));
+        self.dot_gathered(shape.gate, &group.gate[..n], &gate_ahead, x, t, &mut g[..n]);
+        self.dot_gathered(shape.up, &group.up[..n], &up_ahead, x, t, &mut u[..n]);
         // A whole vector: what lies behind the last neuron is computed and not used.
         gate_rows(self.isa, kind, &mut g, &u);
         g
     }
 
-    /// `out[i] = rows[i] · x[t]`; meanwhile `ahead[i]` is asked for.
+    /// `out[i] = rows[i] · x[t]`; meanwhile both of `ahead[i]` are asked for.
     fn dot_gathered(
         &self,
         format: Format,
         rows: &[&[u8]],
-        ahead: &[&[u8]; AT_ONCE],
+        ahead: &[[&[u8]; 2]; AT_ONCE],
         x: &Activations,
         t: usize,
         out: &mut [f32],
@@ -119,10 +125,23 @@ impl Cpu {
     }
 }
 
+/// What is asked for while each of a group's rows is multiplied: a row that is multiplied later, and
+/// beside every other one a column, since many at once would wait for each other.
+#[inline]
+fn ahead<'a>(rows: &[&'a [u8]; AT_ONCE], columns: &[&'a [u8]]) -> [[&'a [u8]; 2]; AT_ONCE] {
+    let mut ahead = rows.map(|row| [row, &[]]);
+    for ([_, beside], column) in ahead.iter_mut().step_by(2).zip(columns) {
+        *beside = *column;
+    }
+    ahead
+}
+
 /// Columns that wait to be added, with their neurons' values: as many as two groups have.
 #[derive(Default)]
 pub(crate) struct Columns<'a> {
     pub len: usize,
+    /// Of these, the first ones, which were asked for.
+    asked: usize,
     /// All that ever were here.
     pub pushed: usize,
     pub bytes: [&'a [u8]; 2 * AT_ONCE],
@@ -130,12 +149,18 @@ pub(crate) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Appends a column, which is asked for.
+    /// Appends a column.
     pub fn push(&mut self, bytes: &'a [u8], value: f32) {
-        simd::prefetch_far(bytes);
         (self.bytes[self.len], self.values[self.len]) = (bytes, value);
         self.len += 1;
         self.pushed += 1;
+    }
+
+    /// Those that were not asked for, which the caller does.
+    pub fn ask(&mut self) -> &[&'a [u8]] {
+        let unasked = self.asked..self.len;
+        self.asked = self.len;
+        &self.bytes[unasked]
     }
 
     /// Takes the first `n` away.
@@ -143,5 +168,6 @@ impl<'a> Columns<'a> {
         self.bytes.copy_within(n..self.len, 0);
         self.values.copy_within(n..self.len, 0);
         self.len -= n;
+        self.asked -= n;
     }
 }

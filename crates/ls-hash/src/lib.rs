@@ -73,8 +73,8 @@ pub use baseline::{Hash, LastSet, Lookup, LowRank, Oracle, Random, Row, Scorer, 
 pub use error::HashError;
 pub use isa::Isa;
 pub use lookup::{
-    FeatureKind, GatedLayer, LayerData, LookupConfig, LookupPart, LookupPredictor, LookupShape,
-    LookupState, LookupTrainer,
+    FeatureKind, GatedLayer, LayerData, LookupConfig, LookupPart, LookupPredictor,
+    LookupProjection, LookupShape, LookupState, LookupTrainer,
 };
 pub use predictor::Predictor;
 pub use project::WeightType;

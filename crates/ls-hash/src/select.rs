@@ -9,10 +9,6 @@ use crate::simd;
 /// One bit for each output.
 pub type Mask = BitVec<u64, Lsb0>;
 
-/// Low bits of a key that the first histogram leaves out.
-const LOW_BITS: u32 = 4;
-const BINS: usize = 1 << (16 - LOW_BITS);
-
 /// How the scores of a chunk's outputs become the chunk's score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
@@ -32,6 +28,15 @@ pub(crate) fn keys(scores: &[f32], out: &mut [u16]) {
     }
 }
 
+/// How many keys are at least `least`.
+#[inline(always)]
+pub(crate) fn count_at_least(keys: &[u16], least: u16, n: &mut usize) {
+    // Counts of 16 bits, as many lanes as keys have, of runs that do not overflow them.
+    let runs = keys.chunks(1 << 15);
+    let count = |run: &[u16]| run.iter().map(|key| u16::from(*key >= least)).sum::<u16>();
+    *n = runs.map(|run| usize::from(count(run))).sum();
+}
+
 /// Selects by score, with memory of its own so that nothing is allocated from call to call.
 ///
 /// Scores are compared by their upper 16 bits, which tell those apart that differ by more than
@@ -48,13 +53,11 @@ pub(crate) fn keys(scores: &[f32], out: &mut [u16]) {
 pub struct Selector {
     isa: Isa,
     keys: Vec<u16>,
-    counts: Vec<u32>,
-    words: Vec<u64>,
 }
 
 impl Default for Selector {
     fn default() -> Self {
-        Self { isa: Isa::detect(), keys: Vec::new(), counts: vec![0; BINS], words: Vec::new() }
+        Self { isa: Isa::detect(), keys: Vec::new() }
     }
 }
 
@@ -114,36 +117,22 @@ impl Selector {
         word[0]
     }
 
-    /// The key that at least `k` keys reach, and by how many more than `k`.
-    fn least_of(&mut self, k: usize) -> (u16, usize) {
-        self.counts.fill(0);
-        for key in &self.keys {
-            self.counts[usize::from(*key >> LOW_BITS)] += 1;
-        }
-        let mut reached = 0;
-        let mut bin = BINS - 1;
-        while reached + (self.counts[bin] as usize) < k {
-            reached += self.counts[bin] as usize;
-            bin -= 1;
-        }
-        let mut low = [0usize; 1 << LOW_BITS];
-        let high = (bin as u16) << LOW_BITS;
-        self.words.resize(self.keys.len().div_ceil(64), 0);
-        simd::at_least(self.isa, &self.keys, high, &mut self.words);
-        for (i, word) in self.words.iter().enumerate() {
-            let mut in_bin = word & !self.above(i, high | ((1 << LOW_BITS) - 1));
-            while in_bin != 0 {
-                let key = self.keys[i * 64 + in_bin.trailing_zeros() as usize];
-                low[usize::from(key & ((1 << LOW_BITS) - 1))] += 1;
-                in_bin &= in_bin - 1;
+    /// The largest key that at least `k` keys reach, and by how many more than `k`. `k` keys are there.
+    fn least_of(&self, k: usize) -> (u16, usize) {
+        let reach = |key| {
+            let mut n = 0;
+            simd::count_at_least(self.isa, &self.keys, key, &mut n);
+            n
+        };
+        let (mut least, mut reached) = (0, self.keys.len());
+        for bit in (0..u16::BITS).rev() {
+            let key = least | 1 << bit;
+            let n = reach(key);
+            if n >= k {
+                (least, reached) = (key, n);
             }
         }
-        let mut at = low.len() - 1;
-        while reached + low[at] < k {
-            reached += low[at];
-            at -= 1;
-        }
-        (high | at as u16, reached + low[at] - k)
+        (least, reached - k)
     }
 }
 

@@ -381,19 +381,19 @@ pub(super) fn dot_rows_q(
     of_format!(format, AHEAD, each)
 }
 
-/// `out[i] = rows[i] · x` for quantised rows that lie apart; `ahead[i]` is asked for meanwhile.
+/// `out[i] = rows[i] · x` for quantised rows that lie apart; both of `ahead[i]` are asked for meanwhile.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn dot_gathered_q(
     format: Format,
     rows: &[&[u8]],
-    ahead: &[&[u8]],
+    ahead: &[[&[u8]; 2]],
     x: Q8Ref<'_>,
     out: &mut [f32],
 ) {
     macro_rules! each {
         ($dot:expr) => {
             for i in 0..out.len() {
-                super::prefetch_far(ahead[i]);
+                ahead[i].iter().for_each(|bytes| super::prefetch_far(bytes));
                 out[i] = $dot(rows[i], x);
             }
         };

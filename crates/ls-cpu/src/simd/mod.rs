@@ -93,12 +93,12 @@ pub(crate) fn dot_rows_f(
     }
 }
 
-/// `out[i] = rows[i] · x` for quantised rows that lie apart. Meanwhile `ahead[i]` is asked for.
+/// `out[i] = rows[i] · x` for quantised rows that lie apart. Meanwhile both of `ahead[i]` are asked for.
 pub(crate) fn dot_gathered_q(
     isa: Isa,
     format: Format,
     rows: &[&[u8]],
-    ahead: &[&[u8]],
+    ahead: &[[&[u8]; 2]],
     x: Q8Ref<'_>,
     out: &mut [f32],
 ) {
@@ -123,17 +123,17 @@ pub(crate) fn dot_gathered_q(
     }
 }
 
-/// `out[i] = rows[i] · x` for float rows that lie apart. Meanwhile `ahead[i]` is asked for.
+/// `out[i] = rows[i] · x` for float rows that lie apart. Meanwhile both of `ahead[i]` are asked for.
 pub(crate) fn dot_gathered_f(
     isa: Isa,
     format: Format,
     rows: &[&[u8]],
-    ahead: &[&[u8]],
+    ahead: &[[&[u8]; 2]],
     x: &[f32],
     out: &mut [f32],
 ) {
     for ((row, ahead), out) in rows.iter().zip(ahead).zip(out) {
-        prefetch_far(ahead);
+        ahead.iter().for_each(|bytes| prefetch_far(bytes));
         dot_rows_f(isa, format, row, row.len(), x, std::slice::from_mut(out));
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use ls_cpu::{Cpu, Masks};
-use ls_hash::{FeatureKind, LookupPart, LookupPredictor, LookupState, Mask, Selector};
+use ls_hash::{
+    FeatureKind, LookupPart, LookupPredictor, LookupProjection, LookupState, Mask, Selector,
+};
 use parking_lot::Mutex;
 
 use super::{KeepPlan, Predictors};
@@ -90,19 +92,37 @@ impl Scorer {
         kind: FeatureKind,
     ) -> &[f32] {
         let state = self.state(predictor);
-        predictor.prepare(state, x, kind);
+        predictor.begin(state, x, kind);
         let n = cpu.pool().threads().min(MAX_PARTS);
-        let parts = [const { Mutex::new(None::<LookupPart<'_>>) }; MAX_PARTS];
-        for (place, part) in parts.iter().zip(predictor.parts(state, n)) {
-            *place.lock() = Some(part);
-        }
-        cpu.pool().run(n, &|i| {
-            if let Some(part) = parts[i].lock().take() {
-                part.score();
-            }
-        });
+        on_all_threads(cpu, predictor.projections(state, n), &LookupProjection::project);
+        predictor.fill_tables(state);
+        on_all_threads(cpu, predictor.parts(state, n), &LookupPart::score);
         self.state(predictor).scores()
     }
+}
+
+/// Runs each of at most [`MAX_PARTS`] parts once.
+fn on_all_threads<T: Send>(cpu: &Cpu, parts: impl Iterator<Item = T>, run: &(dyn Fn(T) + Sync)) {
+    let places = [const { Mutex::new(None) }; MAX_PARTS];
+    let n = places.iter().zip(parts).map(|(place, part)| *place.lock() = Some(part)).count();
+    cpu.pool().run(n, &|i| {
+        if let Some(part) = places[i].lock().take() {
+            run(part);
+        }
+    });
+}
+
+/// The least score of those whose bits are set; infinite if none is.
+fn least_of(scores: &[f32], words: &[u64]) -> f32 {
+    let mut least = f32::INFINITY;
+    for (scores, word) in scores.chunks(u64::BITS as usize).zip(words) {
+        let mut rest = *word;
+        while rest != 0 {
+            least = least.min(scores[rest.trailing_zeros() as usize]);
+            rest &= rest - 1;
+        }
+    }
+    least
 }
 
 /// What one prediction is made in.
@@ -134,8 +154,7 @@ impl Scratch {
         if plan.least <= 0.0 {
             return 0.0;
         }
-        let chosen = mask.iter_ones().map(|j| scores[j]);
-        let least = chosen.fold(f32::INFINITY, f32::min);
+        let least = least_of(scores, words);
         if least.is_finite() { (least * plan.least).sqrt() } else { 0.0 }
     }
 }

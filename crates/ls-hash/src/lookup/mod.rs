@@ -13,5 +13,5 @@ pub(crate) mod tune;
 pub use layer::{GatedLayer, LayerData};
 pub use predictor::LookupPredictor;
 pub use shape::{FeatureKind, LookupShape};
-pub use state::{LookupPart, LookupState};
+pub use state::{LookupPart, LookupProjection, LookupState};
 pub use tune::{LookupConfig, LookupTrainer};

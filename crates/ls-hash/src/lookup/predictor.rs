@@ -242,32 +242,43 @@ impl LookupPredictor {
     ///
     /// As [`Self::set`] does.
     pub fn prepare(&self, state: &mut LookupState, features: &[f32], kind: FeatureKind) {
+        self.begin(state, features, kind);
+        self.projections(state, 1).for_each(super::LookupProjection::project);
+        self.fill_tables(state);
+    }
+
+    /// The first step of [`Self::prepare`], for who computes the second, [`Self::projections`], on
+    /// several threads; [`Self::fill_tables`] is the third.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::set`] does.
+    pub fn begin(&self, state: &mut LookupState, features: &[f32], kind: FeatureKind) {
         assert_eq!(features.len(), self.shape.n_inputs, "as many features as inputs");
         assert!(kind.idx() < self.kinds.len(), "a kind that the predictor knows");
         assert!(state.shape == self.shape, "a state of this shape");
         state.kind = kind;
-        self.project(state, features);
-        self.fill_tables(state);
-    }
-
-    /// The features' components.
-    fn project(&self, state: &mut LookupState, features: &[f32]) {
-        let means = &self.kinds[state.kind.idx()].means;
+        let means = &self.kinds[kind.idx()].means;
         let mut largest = 0.0;
         kernels::centre(self.isa, features, means, &mut state.centred, &mut largest);
         // A step of a byte; any will do if all are 0.
-        let step = largest.max(f32::MIN_POSITIVE * 128.0) / 127.0;
+        state.step = largest.max(f32::MIN_POSITIVE * 128.0) / 127.0;
         let x = &mut state.x[..features.len()];
-        kernels::to_bytes(self.isa, &state.centred, 1.0 / step, x);
-        let surplus = i32::from(ZERO) * x.iter().map(|x| i32::from(*x)).sum::<i32>();
-        kernels::project_u4(self.isa, &self.weights, &state.x, &mut state.dots);
+        kernels::to_bytes(self.isa, &state.centred, 1.0 / state.step, x);
+        state.surplus = i32::from(ZERO) * x.iter().map(|x| i32::from(*x)).sum::<i32>();
+    }
+
+    /// The last step of [`Self::prepare`]: tables of both factors, and what their sums stand for.
+    ///
+    /// # Panics
+    ///
+    /// If `state` is of another shape.
+    pub fn fill_tables(&self, state: &mut LookupState) {
+        assert!(state.shape == self.shape, "a state of this shape");
+        let (step, surplus) = (state.step, state.surplus);
         for ((z, dot), row) in state.z.iter_mut().zip(&state.dots).zip(&self.rows) {
             *z = (dot - surplus) as f32 * (row * step);
         }
-    }
-
-    /// Tables of both factors, and what their sums stand for.
-    fn fill_tables(&self, state: &mut LookupState) {
         let LookupState { tables, offsets, bytes, lines, z, kind, .. } = state;
         let by = self.kinds[kind.idx()].by;
         let mut begin = 0;

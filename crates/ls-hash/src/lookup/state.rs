@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bitvec::field::BitField;
 
+use crate::isa::Isa;
 use crate::lookup::expect::{Line, Observed, Terms};
 use crate::lookup::predictor::LookupPredictor;
 use crate::lookup::shape::{FeatureKind, LookupShape};
@@ -22,6 +23,10 @@ pub struct LookupState {
     pub(crate) centred: Vec<f32>,
     /// As bytes, filled up with zeros to whole blocks.
     pub(crate) x: Vec<i8>,
+    /// What a step of these bytes counts.
+    pub(crate) step: f32,
+    /// What the products of `x` with weights are too large by, since none of these is stored negative.
+    pub(crate) surplus: i32,
     pub(crate) dots: Vec<i32>,
     /// Components.
     pub(crate) z: Vec<f32>,
@@ -51,6 +56,8 @@ impl LookupState {
             kind: FeatureKind::Exact,
             centred: vec![0.0; shape.n_inputs],
             x: vec![0; shape.padded_inputs()],
+            step: 0.0,
+            surplus: 0,
             dots: vec![0; shape.n_components],
             z: vec![0.0; shape.n_components],
             tables: vec![[0.0; ENTRIES]; shape.n_groups()],
@@ -81,6 +88,22 @@ impl LookupState {
         self.seen.iter_mut().for_each(|seen| seen.fill(0.0));
         self.fresh.fill(0.0);
         self.has_seen = false;
+    }
+}
+
+/// A run of components that are not yet computed; several can be computed at the same time.
+#[derive(Debug)]
+pub struct LookupProjection<'a> {
+    isa: Isa,
+    weights: &'a [u8],
+    x: &'a [i8],
+    dots: &'a mut [i32],
+}
+
+impl LookupProjection<'_> {
+    /// Writes the components.
+    pub fn project(self) {
+        kernels::project_u4(self.isa, self.weights, self.x, self.dots);
     }
 }
 
@@ -126,6 +149,27 @@ impl LookupPart<'_> {
 }
 
 impl LookupPredictor {
+    /// At most `n` runs of all components, about equally large, of the features of the last
+    /// [`Self::begin`].
+    ///
+    /// # Panics
+    ///
+    /// If `n` is 0 or `state` is of another shape.
+    pub fn projections<'a>(
+        &'a self,
+        state: &'a mut LookupState,
+        n: usize,
+    ) -> impl Iterator<Item = LookupProjection<'a>> + use<'a> {
+        assert!(state.shape == self.shape, "a state of this shape");
+        // Kernels take a few rows at a time.
+        let size = self.shape.n_components.div_ceil(n).next_multiple_of(8).max(8);
+        let LookupState { x, dots, .. } = state;
+        let x = &**x;
+        let weights = self.weights.chunks(size * self.shape.row());
+        let runs = weights.zip(dots.chunks_mut(size));
+        runs.map(move |(weights, dots)| LookupProjection { isa: self.isa, weights, x, dots })
+    }
+
     /// At most `n` parts of all outputs, in order and about equally large, for the features of the
     /// last [`Self::prepare`].
     ///

@@ -126,6 +126,12 @@ widened! {
     keys(scores: &[f32], out: &mut [u16]) crate::select::keys(scores, out)
 }
 
+widened! {
+    /// How many keys are at least `least`.
+    count_at_least(keys: &[u16], least: u16, n: &mut usize)
+        crate::select::count_at_least(keys, least, n)
+}
+
 /// One bit for each key that is at least `least`; bits beyond the last key are 0.
 pub(crate) fn at_least(isa: Isa, keys: &[u16], least: u16, out: &mut [u64]) {
     dispatch!(isa, at_least(keys, least, out));
