@@ -512,6 +512,11 @@ pub struct BenchArgs {
     /// Compute threads [default: one for each usable core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Write to this file what neurons scored, and were worth, for each token that is decoded in sparse mode under a
+    /// budget: a trace for the simulator of ls-sched. Of chunks that are not in memory the scores stand for the
+    /// worth, so take a budget that holds the model. Tokens are slower by it
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Form of the result: a Markdown table, a JSON array, an object on each line, or comma-separated
     #[arg(short, long, value_name = "FORM", default_value = "md")]
     pub output: BenchOutput,

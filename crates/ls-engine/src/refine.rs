@@ -17,6 +17,8 @@
 
 mod pass;
 mod rank;
+mod record;
+mod times;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +31,8 @@ use ls_hash::{Mask, Selector};
 use ls_sched::{Chunk, Controller, Curve, Layer, Layout, Table};
 pub use ls_sched::{Count, Keep as Retain, Policy, Stats};
 use parking_lot::Mutex;
+use record::Recorder;
+pub use times::Times;
 
 use crate::chunks::ChunkSource;
 use crate::needs::frame_bytes;
@@ -150,6 +154,8 @@ struct Inner {
     /// Outputs of a stage's parts, `[parts, d_model]`.
     partial: Vec<f32>,
     solver: Option<JoinHandle<Option<Table>>>,
+    times: Times,
+    recorder: Option<Recorder>,
     /// Stats that were reported to the streamer.
     reported: Stats,
 }
@@ -198,6 +204,8 @@ impl Refiner {
             stage: Vec::with_capacity(n_chunks),
             partial: vec![0.0; pass::PARTS * engine.threads() * d_model],
             solver: None,
+            times: Times::default(),
+            recorder: None,
             reported: Stats::default(),
         };
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -209,6 +217,37 @@ impl Refiner {
     /// What was decided so far, and what came of it. Waits for the token that is under way.
     pub fn stats(&self) -> Stats {
         *self.inner.lock().controller.stats()
+    }
+
+    /// What the parts of tokens took so far.
+    pub fn times(&self) -> Times {
+        self.inner.lock().times
+    }
+
+    /// What decisions go by.
+    pub fn config(&self) -> ls_sched::Config {
+        let inner = self.inner.lock();
+        ls_sched::Config { budget_bytes: inner.budget, ..inner.controller.config().clone() }
+    }
+
+    /// What there is to stream.
+    pub fn layout(&self) -> Layout {
+        self.inner.lock().controller.layout().clone()
+    }
+
+    /// From now on records of each token what the neurons scored whenever they were ranked, and what they were
+    /// worth in truth. That makes tokens slower, and takes some bytes of memory for each neuron and token.
+    pub fn record(&self) {
+        let mut inner = self.inner.lock();
+        let n_keep = self.predictors.layers().iter().zip(&self.plan).map(|(layer, plan)| {
+            (layer.norms.len() as u32, (plan.rows * layer.norms.len() as f64).round() as u32)
+        });
+        inner.recorder = Some(Recorder::new(n_keep));
+    }
+
+    /// What was recorded, as a [trace of the simulator](ls_sched::sim::Trace) in bytes; `None` if that is nothing.
+    pub fn recorded(&self) -> Option<Vec<u8>> {
+        self.inner.lock().recorder.as_ref()?.trace().map(|trace| trace.to_bytes())
     }
 
     /// Bytes that a refiner of so many layers and neurons takes at most, beside its predictors.

@@ -255,6 +255,16 @@ impl Chooser {
 /// Mark of a chunk that the best path chooses.
 const CHOSEN: u8 = 4;
 
+/// What a neuron's score counts by itself: any is better than none, to fill up what is computed.
+const LITTLE: f32 = 1e-3;
+
+/// What each chunk of `n` neurons adds, by the `scores` of all neurons in order: by how much its own exceed those by
+/// which they would be replaced, of which `least` is the least that is computed if all are there.
+pub fn gains(scores: &[f32], n: usize, least: f32) -> impl Iterator<Item = f32> + '_ {
+    let gain = move |score: &f32| (score - least).max(0.0) + LITTLE * score;
+    scores.chunks(n.max(1)).map(move |neurons| neurons.iter().map(gain).sum::<f32>())
+}
+
 /// What is no sensible score counts as none.
 pub(crate) fn sane(score: f32) -> f32 {
     // What is not a number is not more than zero.

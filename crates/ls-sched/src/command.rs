@@ -7,7 +7,7 @@ use crate::Chunk;
 pub struct ReadId(pub(crate) u32);
 
 /// A stage that runs; valid until it is reported as done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StageId {
     pub(crate) lane: u32,
     pub(crate) serial: u32,

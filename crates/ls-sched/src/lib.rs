@@ -97,7 +97,7 @@ pub mod sim;
 mod solve;
 mod stats;
 
-pub use choose::{Chooser, Place, Price};
+pub use choose::{Chooser, Place, Price, gains};
 pub use command::{Basis, Cause, Command, Read, ReadId, Stage, StageId};
 pub use config::{Config, Count, Fidelity, Keep, Mode, Policy, UnknownPolicy};
 pub use controller::Controller;

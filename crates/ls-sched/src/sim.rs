@@ -10,14 +10,16 @@
 
 mod board;
 mod device;
+mod like;
+mod neurons;
 mod report;
 mod rng;
 mod run;
 mod synthetic;
 mod trace;
 
-pub use board::{Board, Shape};
+pub use board::{Board, Host, Shape};
 pub use report::Outcome;
 pub use run::{Setup, simulate};
-pub use synthetic::Synthetic;
+pub use synthetic::{Parts, Synthetic};
 pub use trace::{Trace, TraceShape};

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ls_engine::{Engine, Pcg32, PeakRss, State};
+use anyhow::Context;
+use ls_engine::{Engine, Pcg32, PeakRss, Refiner, State};
 use ls_model::tokenizer::EncodeOptions;
 
 use super::load::load_on;
@@ -81,6 +82,12 @@ fn measure_model(
     bar.inc(1);
     let mut state = cmd::new_state(&engine, Some(context), smaller)?;
     let computing = args.refine.apply(prepared.as_ref(), &engine, &mut state, args.stream.cache)?;
+    if args.record.is_some() {
+        let refiner = computing.refiner().ok_or_else(|| {
+            UsageError("--record goes with --mode sparse by predictors, and a --budget".into())
+        })?;
+        refiner.record();
+    }
     let text = args.file.as_ref().map(|file| text(file, &engine, args)).transpose()?;
     let mut bench = Bench::new(&engine, state, text);
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
@@ -118,6 +125,7 @@ fn measure_model(
             mode: if counted.is_some() { "sparse" } else { cmd::MODE },
             keep: prepared.as_ref().map_or(cmd::KEEP, |of| of.keep),
             computed_fraction: counted.map(|counts| counts.computed_fraction()),
+            chosen_fraction: counted.map(|counts| counts.chosen_fraction()),
             touched_fraction: counted.map(|counts| counts.touched_fraction()),
             peak_rss_bytes: bench.peak.bytes(),
             read_gb_per_s: floor.as_ref().map(Floor::gb_per_s),
@@ -135,6 +143,12 @@ fn measure_model(
     }
     bar.finish_and_clear();
     watch.look();
+    if let Some(path) = &args.record
+        && let Some(bytes) = computing.refiner().and_then(Refiner::recorded)
+    {
+        std::fs::write(path, bytes)
+            .with_context(|| format!("cannot write the record to {}", path.display()))?;
+    }
     Ok(ControlFlow::Continue(()))
 }
 

@@ -101,11 +101,15 @@ fn streams(pack: &str, text: &str, run: &[&str]) {
     assert_eq!(report["dropped_share"], 0.0);
     let bench = ["bench", pack, "-p", "0", "-n", "6", "-r", "1", "-o", "json", "-f", text];
     let sparse = ["--mode", "sparse", "--policy", "fixed:2", "--cache", "lru", "--price", "0"];
-    let output = leanstream(&[&bench[..], &sparse, &budget].concat());
+    let record = format!("{pack}.record");
+    let output = leanstream(&[&bench[..], &sparse, &budget, &["--record", &record]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(std::fs::read(&record).unwrap().starts_with(b"LSTR"));
     let rows: Value = serde_json::from_str(&stdout(&output)).unwrap();
     let row = &rows[0];
     assert_eq!((&row["policy"], &row["cache"]), (&"fixed:2".into(), &"lru".into()));
+    assert_eq!((&row["price"], &row["by_worth"]), (&0.0.into(), &true.into()));
+    assert!(row["rank_us"].as_f64() > Some(0.0) && row["cache_bytes"].as_u64() > Some(0), "{row}");
     assert!(row["ppl"].as_f64() > Some(1.0) && row["p50_ms"].as_f64() > Some(0.0), "{row}");
     let long = ["bench", pack, "-p", "0", "-n", "100000", "-o", "json", "-f", text];
     let short = leanstream(&long);
@@ -114,6 +118,7 @@ fn streams(pack: &str, text: &str, run: &[&str]) {
         (&["--policy", "oneshot"][..], "--policy goes with --mode sparse by predictors"),
         (&["--cache", "priority"], "--cache priority goes with --mode sparse"),
         (&["--mode", "sparse", "--budget", "1GB", "--cache", "none"], "goes with --mode exact"),
+        (&["--record", "record"], "--record goes with --mode sparse by predictors"),
         (&["--policy", "sometimes"], "no policy is called \"sometimes\""),
         (&["--reach", "0.5"], "expected a number from 1 on"),
     ] {

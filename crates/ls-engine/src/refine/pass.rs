@@ -30,6 +30,9 @@ pub(crate) struct RefinePass<'a> {
     by: &'a Refiner,
     streamer: &'a Streamer,
     inner: MutexGuard<'a, Inner>,
+    since: Instant,
+    /// When the last layer was done.
+    left: Option<Instant>,
     _turn: MutexGuard<'a, Turn>,
     is_complete: bool,
 }
@@ -48,10 +51,19 @@ impl Refiner {
         &'a self,
         streamer: &'a Streamer,
     ) -> Result<RefinePass<'a>, EngineError> {
+        let since = Instant::now();
         // In this order everywhere.
         let turn = streamer.begin_chosen(self.id);
         let inner = self.inner.lock();
-        let mut pass = RefinePass { by: self, streamer, inner, _turn: turn, is_complete: false };
+        let mut pass = RefinePass {
+            by: self,
+            streamer,
+            inner,
+            since,
+            left: None,
+            _turn: turn,
+            is_complete: false,
+        };
         pass.agree()?;
         pass.inner.take_table();
         pass.tell(Event::TokenBegun)?;
@@ -107,6 +119,9 @@ impl RefinePass<'_> {
         b: &mut Buffers,
         counts: &mut SparseCounts,
     ) -> Result<(), EngineError> {
+        if let Some(left) = self.left {
+            self.inner.times.between.add(left.elapsed());
+        }
         b.delta[..mlp.layout.d_model].fill(0.0);
         self.inner.taken.clear();
         self.inner.is_ranked = true;
@@ -120,13 +135,16 @@ impl RefinePass<'_> {
             let deadline = self.inner.controller.next_deadline();
             let limit = Instant::now() + PATIENCE;
             let at = deadline.map(|ns| self.inner.epoch + Duration::from_nanos(ns));
+            let since = Instant::now();
             self.streamer.landed().wait(at.map_or(limit, |at| at.min(limit)));
+            self.inner.times.wait.add(since.elapsed());
             if !self.land()? {
                 // A frame that was refused may be there by now.
                 self.tell(Event::FrameFreed)?;
             }
         }
         place.counts.add_all(&mlp.layout, 1);
+        self.left = Some(Instant::now());
         Ok(())
     }
 
@@ -135,6 +153,10 @@ impl RefinePass<'_> {
         self.obey(None)?;
         self.report(1);
         self.is_complete = true;
+        self.inner.times.pass.add(self.since.elapsed());
+        if let Some(recorder) = &mut self.inner.recorder {
+            recorder.end_token();
+        }
         Ok(())
     }
 
@@ -156,6 +178,7 @@ impl RefinePass<'_> {
         let mut landing = std::mem::take(&mut self.inner.landing);
         self.streamer.landed().take_into(&mut landing);
         let (is_any, mut failure) = (!landing.is_empty(), None);
+        let (since, n) = (Instant::now(), landing.len());
         for completion in landing.drain(..) {
             if let Err(error) = self.land_one(completion) {
                 // The others are over all the same.
@@ -163,6 +186,9 @@ impl RefinePass<'_> {
             }
         }
         self.inner.landing = landing;
+        if is_any {
+            self.inner.times.land(since.elapsed(), n);
+        }
         failure.map_or(Ok(is_any), Err)
     }
 
@@ -219,12 +245,17 @@ impl RefinePass<'_> {
     ) -> Result<(), EngineError> {
         match command {
             Command::Rank { layer, basis } => match place {
-                Some(Place { forward, b, .. }) => {
+                Some(Place { forward, mlp, b, .. }) => {
+                    let since = Instant::now();
                     self.inner.rank(self.by, forward, b, layer, basis);
+                    self.inner.times.rank.add(since.elapsed());
+                    let since = Instant::now();
                     let scores = std::mem::take(&mut self.inner.chunks);
                     let told = self.tell(Event::Scores { layer, scores: &scores });
                     self.inner.chunks = scores;
                     told?;
+                    self.inner.times.choose.add(since.elapsed());
+                    self.inner.record(self.by, self.streamer, forward, mlp, b, layer, basis);
                 }
                 // Nothing is known of a token that is only beginning.
                 None => {
@@ -232,7 +263,11 @@ impl RefinePass<'_> {
                     self.tell(Event::RankFailed { layer })?;
                 }
             },
-            Command::Submit { read } => self.submit(read)?,
+            Command::Submit { read } => {
+                let since = Instant::now();
+                self.submit(read)?;
+                self.inner.times.host_ns += since.elapsed().as_nanos() as u64;
+            }
             Command::Reprioritise { chunk, priority } => {
                 self.streamer.reprioritise_chosen(key(chunk), priority);
             }
@@ -248,7 +283,9 @@ impl RefinePass<'_> {
                 None => self.tell(Event::StageDone { stage })?,
             },
             Command::Evict { chunk } => {
+                let since = Instant::now();
                 self.streamer.cache().evict(key(chunk));
+                self.inner.times.host_ns += since.elapsed().as_nanos() as u64;
             }
             Command::Abort { chunk, cause } => return Err(self.abort(chunk, cause)),
             Command::Solve => self.inner.solve(),
@@ -291,13 +328,19 @@ impl RefinePass<'_> {
         chunks.extend_from_slice(stage.chunks);
         chunks.sort_unstable();
         self.inner.taken.extend_from_slice(&chunks);
+        let since = Instant::now();
         if std::mem::take(&mut self.inner.is_ranked) {
             self.inner.mark_neurons(self.by, place.forward, layer);
+            self.inner.times.choose.ns += since.elapsed().as_nanos() as u64;
         }
+        let since = Instant::now();
         let touched = self.compute(layer, &chunks, place);
-        place.counts.add(&place.mlp.layout, touched);
+        let layout = &place.mlp.layout;
+        let bytes = touched.neurons * layout.record_bytes / layout.neurons_per_chunk;
+        place.counts.add(layout, touched);
         self.inner.stage = chunks;
         self.tell(Event::StageDone { stage: id })?;
+        self.inner.times.stage(since.elapsed(), bytes);
         self.land().map(drop)
     }
 

@@ -7,9 +7,6 @@ use super::{Count, Inner, Refiner};
 use crate::forward::Forward;
 use crate::state::Buffers;
 
-/// What a neuron's score counts by itself: any is better than none, to fill up what is computed.
-const LITTLE: f32 = 1e-3;
-
 impl Inner {
     /// Ranks the chunks of `layer` from the residual stream and what was added to it so far, or from the
     /// input of the MLP that was entered. The scores are in `self.chunks` then.
@@ -50,8 +47,8 @@ impl Inner {
         self.neurons[layer].extend_from_slice(scores);
         self.chunks.clear();
         let layout = forward.chunk_layout(layer);
-        let neurons = scores.chunks(layout.neurons_per_chunk);
         if by.count == Count::Fixed {
+            let neurons = scores.chunks(layout.neurons_per_chunk);
             self.chunks.extend(neurons.map(|neurons| neurons.iter().sum::<f32>()));
             return;
         }
@@ -59,8 +56,7 @@ impl Inner {
         let k = (by.plan[layer].rows * layout.d_ff as f64).round() as usize;
         self.selector.top_k(scores, k.clamp(1, scores.len()), &mut self.selected);
         let least = self.selected.iter_ones().map(|j| scores[j]).fold(f32::INFINITY, f32::min);
-        let gain = |score: &f32| (score - least).max(0.0) + LITTLE * score;
-        self.chunks.extend(neurons.map(|neurons| neurons.iter().map(gain).sum::<f32>()));
+        self.chunks.extend(ls_sched::gains(scores, layout.neurons_per_chunk, least));
     }
 
     /// Marks the neurons of the layer that are computed: the best of the chunks that are chosen, or were

@@ -10,6 +10,8 @@ use ls_engine::{
     Choice, Engine, EngineError, FaultPlan, Prompts, RefineOptions, Refiner, State, StreamOptions,
 };
 
+use ls_sched::sim::Trace;
+
 use crate::predict::trained;
 use crate::streaming::{chunk_bytes, faulty, in_memory, prompt, streamed, tiny_pack};
 
@@ -135,6 +137,39 @@ fn less_is_read_and_the_budget_kept() {
         );
         assert_eq!(io.counts.passes, 40);
     }
+}
+
+#[test]
+fn what_is_recorded_is_what_neurons_scored_and_were_worth() {
+    let engine = engine(2.0, None);
+    let options = RefineOptions { policy: Policy::Fixed(2), ..Default::default() };
+    let (mut state, refiner) = refined(&engine, 0.5, &options);
+    assert!(refiner.recorded().is_none());
+    // What is not in memory yet is worth what it scores.
+    for token in prompt(12) {
+        engine.decode(&mut state, token).unwrap();
+    }
+    refiner.record();
+    let before = refiner.times();
+    state.truncate(0);
+    for token in prompt(5) {
+        engine.decode(&mut state, token).unwrap();
+    }
+    let trace = Trace::from_bytes(&refiner.recorded().unwrap()).unwrap();
+    let (shape, n_layers) = (trace.shape(), engine.config().n_layers);
+    assert_eq!((shape.n_tokens, shape.n_chunks.len()), (5, n_layers));
+    let n = engine.config().d_ff;
+    for layer in 0..n_layers as u32 {
+        assert!(shape.n_keep[layer as usize] > 0 && shape.n_chunks[layer as usize] == n as u32);
+        let rows: Vec<_> = trace.layer(4, layer).unwrap().chunks(n).collect();
+        assert_eq!(rows.len(), 1 + shape.levels.len());
+        let own = rows[rows.len() - 1];
+        let sum = |row: &[u8]| row.iter().map(|byte| Trace::decode(*byte)).sum::<f32>();
+        assert!(rows[0] != own && sum(rows[0]) > 0.0 && sum(own) > 0.0);
+    }
+    let times = refiner.times().since(&before);
+    assert_eq!((times.pass.n, times.between.n), (5, 5 * (n_layers as u64 - 1)));
+    assert!(times.n_stages() > 0 && times.rank.ns + times.choose.ns < times.pass.ns, "{times:?}");
 }
 
 #[test]

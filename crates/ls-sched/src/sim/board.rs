@@ -2,6 +2,16 @@
 
 use crate::{Config, Curve, Layout, Policy, Profile};
 
+/// Who decides and ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// Whoever computes: meanwhile nothing is seen of what comes, and each ranking delays what is computed by all of
+    /// its time.
+    Computes,
+    /// Another: computing goes on while something is ranked or comes.
+    Apart,
+}
+
 /// A machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Board {
@@ -19,10 +29,20 @@ pub struct Board {
     pub compute_rate: f64,
     /// Nanoseconds that a stage takes beyond its bytes.
     pub stage_ns: f64,
+    /// Who decides and ranks.
+    pub host: Host,
     /// Nanoseconds of a ranking, for the one who waits for it.
     pub rank_ns: f64,
-    /// Nanoseconds by which it delays computing.
+    /// Nanoseconds of choosing by it, if the host computes.
+    pub choose_ns: f64,
+    /// Nanoseconds by which it delays computing, if the [host](Host) is apart.
     pub rank_stall_ns: f64,
+    /// Nanoseconds of asking for a chunk and taking it in, if the host computes.
+    pub chunk_ns: f64,
+    /// Nanoseconds of what is computed between two MLPs, beyond its bytes.
+    pub between_ns: f64,
+    /// Nanoseconds of what is computed once for a token, beyond its bytes.
+    pub token_ns: f64,
 }
 
 impl Board {
@@ -35,8 +55,13 @@ impl Board {
         jitter: 0.2,
         compute_rate: 120.0,
         stage_ns: 10_000.0,
+        host: Host::Apart,
         rank_ns: 92_000.0,
         rank_stall_ns: 8_000.0,
+        choose_ns: 0.0,
+        chunk_ns: 0.0,
+        between_ns: 20_000.0,
+        token_ns: 0.0,
     };
 
     /// A phone with UFS 4.0: reads below 24 KiB cost as much as those.
@@ -48,8 +73,13 @@ impl Board {
         jitter: 0.3,
         compute_rate: 35.0,
         stage_ns: 10_000.0,
+        host: Host::Apart,
         rank_ns: 150_000.0,
         rank_stall_ns: 40_000.0,
+        choose_ns: 0.0,
+        chunk_ns: 0.0,
+        between_ns: 20_000.0,
+        token_ns: 0.0,
     };
 
     /// Two cores of a server and a networked disk.
@@ -61,8 +91,13 @@ impl Board {
         jitter: 0.3,
         compute_rate: 25.0,
         stage_ns: 5_000.0,
+        host: Host::Apart,
         rank_ns: 200_000.0,
         rank_stall_ns: 100_000.0,
+        choose_ns: 0.0,
+        chunk_ns: 0.0,
+        between_ns: 20_000.0,
+        token_ns: 0.0,
     };
 
     /// All of them.
@@ -93,7 +128,7 @@ impl Board {
     #[must_use]
     pub fn config(&self, policy: Policy, budget_bytes: u64) -> Config {
         let config = Config::new(crate::Mode::Sparse, policy, budget_bytes, self.curve);
-        Config { max_reads: self.queue_depth * 3 / 2, ..config }
+        Config { max_reads: self.queue_depth * 2, ..config }
     }
 }
 
@@ -104,6 +139,8 @@ pub struct Shape {
     pub n_layers: u32,
     /// Chunks of each.
     pub n_chunks: u32,
+    /// Neurons of a chunk that are ranked and computed one by one; 1: chunks are.
+    pub neurons_per_chunk: u32,
     /// Bytes of each.
     pub chunk_bytes: u32,
     /// Bytes of a layer that always stay in memory: attention.
@@ -112,14 +149,12 @@ pub struct Shape {
     pub token_bytes: u64,
 }
 
-/// Nanoseconds of what is computed between two MLPs, beyond its bytes.
-const BETWEEN_NS: f64 = 20_000.0;
-
 impl Shape {
     /// Mistral-7B in Q4_0, two neurons in a chunk.
     pub const MISTRAL_7B: Self = Self {
         n_layers: 32,
         n_chunks: 7168,
+        neurons_per_chunk: 2,
         chunk_bytes: 16 << 10,
         layer_bytes: 23_592_960,
         token_bytes: 107_520_000,
@@ -138,6 +173,6 @@ impl Shape {
     }
 
     pub(crate) fn between_ns(&self, board: &Board) -> f64 {
-        self.layer_bytes as f64 / board.compute_rate + BETWEEN_NS
+        self.layer_bytes as f64 / board.compute_rate + board.between_ns
     }
 }

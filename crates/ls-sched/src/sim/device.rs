@@ -1,5 +1,8 @@
 //! A disk that serves one read after the other.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
 use super::board::Board;
 use super::rng::Rng;
 use crate::Chunk;
@@ -22,7 +25,7 @@ impl Queued {
     }
 }
 
-/// What waits before the device, and when the device is free.
+/// What waits before the device, what it is at, and what has come.
 #[derive(Debug)]
 pub(crate) struct Device {
     curve: crate::Curve,
@@ -30,7 +33,10 @@ pub(crate) struct Device {
     latency_ns: f64,
     jitter: f64,
     waiting: Vec<Queued>,
-    n_inside: usize,
+    /// By when they end.
+    inside: BinaryHeap<Reverse<(u64, u64)>>,
+    reads: Vec<Option<Queued>>,
+    come: VecDeque<Queued>,
     free_at: f64,
     pub busy_ns: f64,
     pub bytes: u64,
@@ -44,7 +50,9 @@ impl Device {
             latency_ns: board.latency_ns,
             jitter: board.jitter,
             waiting: Vec::new(),
-            n_inside: 0,
+            inside: BinaryHeap::new(),
+            reads: Vec::new(),
+            come: VecDeque::new(),
             free_at: 0.0,
             busy_ns: 0.0,
             bytes: 0,
@@ -73,26 +81,49 @@ impl Device {
         true
     }
 
-    /// Begins the most urgent read, if there is room in the device: it and when it ends.
-    pub fn begin(&mut self, now: u64, rng: &mut Rng) -> Option<(Queued, u64)> {
-        if self.n_inside >= self.depth {
-            return None;
+    /// Begins what there is room for.
+    pub fn begin(&mut self, now: u64, rng: &mut Rng) {
+        while self.inside.len() < self.depth {
+            let all = self.waiting.iter().enumerate();
+            let next = all.min_by_key(|(_, read)| (read.priority, read.layer, read.first));
+            let Some((i, _)) = next else { return };
+            let read = self.waiting.swap_remove(i);
+            let factor = 1.0 + self.jitter * (rng.unit() - 0.5) * 2.0;
+            let service = self.curve.read_ns(read.bytes) * factor;
+            let now = now as f64;
+            self.free_at = self.free_at.max(now) + service;
+            self.busy_ns += service;
+            self.bytes += read.bytes;
+            let end = self.free_at.max(now + self.latency_ns * factor);
+            let free = self.reads.iter().position(Option::is_none);
+            let place = free.unwrap_or(self.reads.len());
+            self.reads.resize(self.reads.len().max(place + 1), None);
+            self.reads[place] = Some(read);
+            self.inside.push(Reverse((end as u64, place as u64)));
         }
-        let all = self.waiting.iter().enumerate();
-        let (i, _) = all.min_by_key(|(_, read)| (read.priority, read.layer, read.first))?;
-        let read = self.waiting.swap_remove(i);
-        let factor = 1.0 + self.jitter * (rng.unit() - 0.5) * 2.0;
-        let service = self.curve.read_ns(read.bytes) * factor;
-        let now = now as f64;
-        self.free_at = self.free_at.max(now) + service;
-        self.busy_ns += service;
-        self.bytes += read.bytes;
-        self.n_inside += 1;
-        let end = self.free_at.max(now + self.latency_ns * factor);
-        Some((read, end as u64))
     }
 
-    pub fn end(&mut self) {
-        self.n_inside -= 1;
+    /// When something comes next.
+    pub fn next_end(&self) -> Option<u64> {
+        self.inside.peek().map(|Reverse((end, _))| *end)
+    }
+
+    /// Goes on to `now`.
+    pub fn advance(&mut self, now: u64, rng: &mut Rng) {
+        while let Some(end) = self.next_end().filter(|end| *end <= now) {
+            let Some(Reverse((_, place))) = self.inside.pop() else { return };
+            self.come.extend(self.reads[place as usize].take());
+            self.begin(end, rng);
+        }
+    }
+
+    /// Whether anything has come that was not taken.
+    pub fn has_come(&self) -> bool {
+        !self.come.is_empty()
+    }
+
+    /// Something that has come.
+    pub fn take(&mut self) -> Option<Queued> {
+        self.come.pop_front()
     }
 }

@@ -7,7 +7,7 @@ use crate::bytes::{Reader, Writer};
 use crate::error::within;
 
 const MAGIC: [u8; 4] = *b"LSTR";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Steps of a byte for each doubling.
 const STEPS: f32 = 8.0;
@@ -19,8 +19,11 @@ const ONE: f32 = 128.0;
 pub struct TraceShape {
     /// Tokens.
     pub n_tokens: u32,
-    /// Chunks of each layer.
+    /// Chunks of each layer; or its neurons, of which some make a chunk then
+    /// ([`Shape::neurons_per_chunk`](super::Shape::neurons_per_chunk)).
     pub n_chunks: Vec<u32>,
+    /// How many of them a token computes, for each layer.
+    pub n_keep: Vec<u32>,
     /// At which times chunks were scored: so much of the layer before was computed, in 1/254; 255 with
     /// the layer's own input. Ascending.
     pub levels: Vec<u8>,
@@ -35,10 +38,10 @@ pub(crate) const OWN: u8 = 255;
 ///
 /// | part | type | count |
 /// |---|---|---|
-/// | "LSTR", version 1 | u8, u32 | 4, 1 |
+/// | "LSTR", version 2 | u8, u32 | 4, 1 |
 /// | tokens, layers, levels | u32 | 3 |
 /// | levels | u8 | levels |
-/// | chunks of each layer | u32 | layers |
+/// | chunks of each layer; how many of them are computed | u32 | layers each |
 /// | for each token and layer: importances; then the scores of each level | u8 | chunks each |
 /// | xxh3 of all before | u64 | 1 |
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +150,7 @@ impl Trace {
         to.u32(self.shape.n_chunks.len() as u32);
         to.u32(self.shape.levels.len() as u32);
         to.raw(&self.shape.levels);
-        self.shape.n_chunks.iter().for_each(|n| to.u32(*n));
+        self.shape.n_chunks.iter().chain(&self.shape.n_keep).for_each(|n| to.u32(*n));
         to.raw(&self.data);
         to.finish()
     }
@@ -163,9 +166,11 @@ impl Trace {
         let (n_layers, n_levels) = (from.u32("the sizes")?, from.u32("the sizes")?);
         let levels = from.raw("the levels", n_levels.into())?.to_vec();
         // Checked before anything is allocated for it.
-        let sizes = from.raw("chunks of layers", 4 * u64::from(n_layers))?.chunks_exact(4);
-        let n_chunks = sizes.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        let shape = TraceShape { n_tokens, n_chunks, levels };
+        let sizes = from.raw("chunks of layers", 8 * u64::from(n_layers))?.chunks_exact(4);
+        let mut n_chunks: Vec<u32> =
+            sizes.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let n_keep = n_chunks.split_off(n_layers as usize);
+        let shape = TraceShape { n_tokens, n_chunks, n_keep, levels };
         let starts = starts(&shape)?;
         let len = starts[starts.len() - 1] as u64 * u64::from(n_tokens);
         let data = from.raw("the numbers", len)?.to_vec();
@@ -181,7 +186,10 @@ fn starts(shape: &TraceShape) -> Result<Vec<usize>, SchedError> {
     within("levels", shape.levels.len() as f64, 1.0..=256.0, "1 to 256, ascending")?;
     let is_ascending = shape.levels.is_sorted_by(|a, b| a < b);
     within("levels in order", f64::from(u8::from(is_ascending)), 1.0..=1.0, "ascending levels")?;
-    within("layers", shape.n_chunks.len() as f64, 1.0..=65535.0, "1 to 65535")?;
+    let n_layers = shape.n_chunks.len() as f64;
+    within("layers", n_layers, 1.0..=65535.0, "1 to 65535")?;
+    let n_keep = shape.n_keep.len() as f64;
+    within("layers with what is computed", n_keep, n_layers..=n_layers, "one for each layer")?;
     let mut starts = vec![0];
     let mut end = 0;
     for n in &shape.n_chunks {
@@ -201,7 +209,8 @@ mod tests {
     use super::*;
 
     fn trace() -> Trace {
-        let shape = TraceShape { n_tokens: 2, n_chunks: vec![3, 5], levels: vec![0, 127, OWN] };
+        let (n_chunks, n_keep) = (vec![3, 5], vec![1, 2]);
+        let shape = TraceShape { n_tokens: 2, n_chunks, n_keep, levels: vec![0, 127, OWN] };
         let mut trace = Trace::new(shape).unwrap();
         for (i, byte) in trace.data.iter_mut().enumerate() {
             *byte = i as u8;

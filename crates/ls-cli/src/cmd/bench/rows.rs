@@ -48,8 +48,10 @@ pub struct Row {
     pub mode: &'static str,
     /// Fraction of neurons to compute.
     pub keep: f64,
-    /// Fraction of neurons that were chosen in sparse passes; only in sparse mode.
+    /// Fraction of the MLPs' bytes that was computed with in sparse passes; only in sparse mode.
     pub computed_fraction: Option<f64>,
+    /// Fraction of neurons that was chosen, and whose gates and ups were computed.
+    pub chosen_fraction: Option<f64>,
     /// Fraction of chunks that had a chosen neuron.
     pub touched_fraction: Option<f64>,
     /// The most anonymous memory seen.
@@ -189,6 +191,7 @@ mod tests {
             mode: "exact",
             keep: 1.0,
             computed_fraction: None,
+            chosen_fraction: None,
             touched_fraction: None,
             peak_rss_bytes: Some(1 << 20),
             read_gb_per_s: Some(12.3456),
@@ -224,9 +227,9 @@ mod tests {
     #[test]
     fn csv_quotes_and_leaves_unknown_cells_empty() {
         insta::assert_snapshot!(print(&rows(), BenchOutput::Csv).unwrap(), @r#"
-        model,size_bytes,test,avg_ts,stddev_ts,threads,device,gpu,gpu_control,gpu_bytes,gpu_notice,mode,keep,computed_fraction,touched_fraction,peak_rss_bytes,read_gb_per_s,floor_ratio,policy,cache,ppl,p50_ms,p99_ms,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,refinements_per_token,dropped_share,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io
-        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,,,,,exact,1.0,,,1048576,12.346,,,,,,,,,,,,,,,,,,,,
-        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,,,,,exact,1.0,,,1048576,12.346,2.0,,,,,,,,,,,,,,,,,,,
+        model,size_bytes,test,avg_ts,stddev_ts,threads,device,gpu,gpu_control,gpu_bytes,gpu_notice,mode,keep,computed_fraction,chosen_fraction,touched_fraction,peak_rss_bytes,read_gb_per_s,floor_ratio,policy,cache,ppl,p50_ms,p99_ms,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,refinements_per_token,dropped_share,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io,cache_bytes,chunk_bytes,layer_chunks,by_worth,price,horizon,corrects,read_us,read_us_per_kib,ranks_per_token,rank_us,choose_us,stages_per_token,stage_us,stage_gb_per_s,chunks_per_token,chunk_us,between_us,pass_ms,wait_ms
+        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,,,,,exact,1.0,,,,1048576,12.346,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
+        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,,,,,exact,1.0,,,,1048576,12.346,2.0,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
         "#);
     }
 
@@ -234,6 +237,6 @@ mod tests {
     fn json_lines_have_the_documented_keys() {
         let text = print(&rows(), BenchOutput::Jsonl).unwrap();
         assert_eq!(text.lines().count(), 2);
-        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","gpu":null,"gpu_control":null,"gpu_bytes":null,"gpu_notice":null,"mode":"exact","keep":1.0,"computed_fraction":null,"touched_fraction":null,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"policy":null,"cache":null,"ppl":null,"p50_ms":null,"p99_ms":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"refinements_per_token":null,"dropped_share":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null}"#);
+        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","gpu":null,"gpu_control":null,"gpu_bytes":null,"gpu_notice":null,"mode":"exact","keep":1.0,"computed_fraction":null,"chosen_fraction":null,"touched_fraction":null,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"policy":null,"cache":null,"ppl":null,"p50_ms":null,"p99_ms":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"refinements_per_token":null,"dropped_share":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null,"cache_bytes":null,"chunk_bytes":null,"layer_chunks":null,"by_worth":null,"price":null,"horizon":null,"corrects":null,"read_us":null,"read_us_per_kib":null,"ranks_per_token":null,"rank_us":null,"choose_us":null,"stages_per_token":null,"stage_us":null,"stage_gb_per_s":null,"chunks_per_token":null,"chunk_us":null,"between_us":null,"pass_ms":null,"wait_ms":null}"#);
     }
 }
