@@ -47,7 +47,7 @@ use ls_model::ModelFile;
 
 pub use allocate::KeepPlan;
 pub use choose::Predicted;
-pub(crate) use choose::Scorer;
+pub(crate) use choose::{Scorer, least_of};
 pub use error::PredictError;
 pub use file::{Contents, PredictorWriter, decode};
 pub use traced::{STAGES, TracedLayer, TracedMlp};

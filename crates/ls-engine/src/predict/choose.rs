@@ -113,7 +113,7 @@ fn on_all_threads<T: Send>(cpu: &Cpu, parts: impl Iterator<Item = T>, run: &(dyn
 }
 
 /// The least score of those whose bits are set; infinite if none is.
-fn least_of(scores: &[f32], words: &[u64]) -> f32 {
+pub(crate) fn least_of(scores: &[f32], words: &[u64]) -> f32 {
     let mut least = f32::INFINITY;
     for (scores, word) in scores.chunks(u64::BITS as usize).zip(words) {
         let mut rest = *word;

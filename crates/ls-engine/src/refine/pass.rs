@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ls_cache::{Fill, Key};
 use ls_cpu::{Touched, add};
 use ls_io::Completion;
-use ls_model::pack;
+use ls_model::pack::{self, ChunkDamage};
 use ls_sched::{Cause, Chunk, Command, Event, SchedError, StageId};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -201,7 +201,7 @@ impl RefinePass<'_> {
         }
         let cause = match completion.result {
             // Before it is the cache's: others take what is there as it is.
-            Ok(()) => match pack::verify_chunk(&completion.buf, layer, index) {
+            Ok(()) => match self.inner.check(&completion.buf, chunk) {
                 Ok(()) => {
                     completion.buf.publish_unpinned();
                     return Ok(self.tell(Event::Arrived(chunk))?);
@@ -385,6 +385,16 @@ impl Inner {
     fn ended(&mut self, chunk: Chunk) -> bool {
         let place = self.reading.iter().position(|other| *other == chunk);
         place.map(|place| self.reading.swap_remove(place)).is_some()
+    }
+
+    /// Whether what was read is the chunk's; looked at once.
+    fn check(&mut self, record: &[u8], chunk: Chunk) -> Result<(), ChunkDamage> {
+        let sound = &mut self.sound[chunk.layer as usize];
+        if !sound[chunk.index as usize] {
+            pack::verify_chunk(record, chunk.layer, chunk.index)?;
+            sound.set(chunk.index as usize, true);
+        }
+        Ok(())
     }
 
     /// Solves for a new table, beside everything else.

@@ -5,6 +5,7 @@ use ls_sched::Basis;
 
 use super::{Count, Inner, Refiner};
 use crate::forward::Forward;
+use crate::predict::least_of;
 use crate::state::Buffers;
 
 impl Inner {
@@ -55,7 +56,7 @@ impl Inner {
         // What a chunk adds is what its neurons exceed those by which they are replaced otherwise.
         let k = (by.plan[layer].rows * layout.d_ff as f64).round() as usize;
         self.selector.top_k(scores, k.clamp(1, scores.len()), &mut self.selected);
-        let least = self.selected.iter_ones().map(|j| scores[j]).fold(f32::INFINITY, f32::min);
+        let least = least_of(scores, self.selected.as_raw_slice());
         self.chunks.extend(ls_sched::gains(scores, layout.neurons_per_chunk, least));
     }
 
@@ -86,7 +87,7 @@ impl Inner {
         self.selector.top_k(&self.reachable, k.min(within), &mut self.selected);
         self.masks.words_mut(0).copy_from_slice(self.selected.as_raw_slice());
         if plan.least > 0.0 {
-            let least = self.selected.iter_ones().map(|j| neurons[j]).fold(f32::INFINITY, f32::min);
+            let least = least_of(neurons, self.selected.as_raw_slice());
             let least = if least.is_finite() { (least * plan.least).sqrt() } else { 0.0 };
             self.masks.set_least(0, least);
         }
