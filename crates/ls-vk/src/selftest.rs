@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::control::{Mode, Runner, RunnerOptions, Work};
+use crate::control::{Mode, Runner, RunnerOptions, Ticket, Work};
 use crate::error::{Result, VkError};
 use crate::format::{ColumnFormat, RowFormat};
 use crate::kernels::mlp::{Activation, MlpShape, Variant};
@@ -17,7 +17,7 @@ use crate::{Device, DeviceKind, Slab, measure};
 /// How long a stage of the test may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Changes when tests or kernels do: older results do not hold then.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// What passed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -223,6 +223,12 @@ fn cases(device: &Arc<Device>) -> Result<Vec<Case>> {
     all.into_iter().map(|(d, row, down)| Case::new(device, d, row, down)).collect()
 }
 
+/// A stage of whole frames.
+fn frames(frames: std::ops::Range<u32>) -> Work {
+    let per_frame = PER_FRAME as u32;
+    Work::Frames { per_frame, frames: frames.map(|frame| (frame, per_frame)).collect() }
+}
+
 impl Case {
     fn new(device: &Arc<Device>, d: usize, row: RowFormat, down: ColumnFormat) -> Result<Self> {
         let bytes = PER_FRAME * row.row_bytes(d).expect("whole blocks");
@@ -254,17 +260,25 @@ impl Case {
 
     /// One pass over all frames, in two stages.
     fn pass(&self, runner: &mut Runner, x: &[f32], kernel: &str) -> Result<()> {
-        let mut out = vec![f32::NAN; x.len()];
-        let frames = |frames: std::ops::Range<u32>| Work::Frames {
-            per_frame: PER_FRAME as u32,
-            frames: frames.map(|frame| (frame, PER_FRAME as u32)).collect(),
-        };
         runner.begin(x, TIMEOUT)?;
         runner.queue(&frames(0..2), false, vec![])?;
         let ticket = runner.queue(&frames(2..N_FRAMES), true, vec![])?;
+        self.compare(runner, ticket, x, &self.frames, kernel)
+    }
+
+    /// The output of a stage against the twin of the pass's frames.
+    fn compare(
+        &self,
+        runner: &mut Runner,
+        ticket: Ticket,
+        x: &[f32],
+        frames: &[Vec<u8>],
+        kernel: &str,
+    ) -> Result<()> {
+        let mut out = vec![f32::NAN; x.len()];
         runner.output(ticket, &mut out, TIMEOUT)?;
         let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        let neurons = self.frames.iter().flat_map(|f| (0..PER_FRAME).map(move |j| (&f[..], j)));
+        let neurons = frames.iter().flat_map(|f| (0..PER_FRAME).map(move |j| (&f[..], j)));
         let answer = twin::mlp(&self.shape, neurons, &exact);
         let variant = runner.plan().variant();
         // Of the magnitude of what is summed up: rounding in f32, eight times in halves, and an
@@ -304,14 +318,30 @@ impl Case {
         let mut runner = Runner::new(&self.slab, self.shape, &options)?;
         let mut changed =
             Self { shape: self.shape, slab: Arc::clone(&self.slab), frames: self.frames.clone() };
-        for i in 0..12u32 {
-            // A frame's new bytes must be seen, whatever the device has cached of the old ones.
-            let frame = i % N_FRAMES;
+        for i in 0..24u32 {
+            // A frame's new bytes must be seen, whatever the device has cached of the old ones: in
+            // the next pass, or in the same one, where all frames have been used and one is again.
+            let (frame, within) = (i % N_FRAMES, i % 2 == 1);
+            let x = random.floats(self.shape.d_model);
+            let mut used = vec![];
+            if within {
+                runner.begin(&x, TIMEOUT)?;
+                for frame in 0..N_FRAMES {
+                    let ticket = runner.queue(&frames(frame..frame + 1), false, vec![])?;
+                    runner.wait(ticket, TIMEOUT)?;
+                }
+                used.clone_from(&changed.frames);
+            }
             let len = self.slab.frame_bytes() as usize;
             changed.frames[frame as usize] = random.frame(&self.shape, PER_FRAME, len);
             changed.fill(frame)?;
-            let x = random.floats(self.shape.d_model);
-            changed.pass(&mut runner, &x, &mode.to_string())?;
+            if within {
+                used.push(changed.frames[frame as usize].clone());
+                let ticket = runner.queue(&frames(frame..frame + 1), true, vec![])?;
+                self.compare(&mut runner, ticket, &x, &used, &mode.to_string())?;
+            } else {
+                changed.pass(&mut runner, &x, &mode.to_string())?;
+            }
         }
         let (median, _) = measure::round_trip(&mut runner, 200)?;
         let workgroups = runner.plan().workgroups;

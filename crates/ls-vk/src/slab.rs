@@ -16,7 +16,7 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ pub struct Slab {
     /// Empty if the frames are someone else's.
     states: Vec<AtomicU32>,
     staging: Mutex<Vec<Arc<Buffer>>>,
+    /// Times that frames were finished.
+    fillings: AtomicU64,
 }
 
 /// How long a copy may take.
@@ -100,6 +102,7 @@ impl Slab {
                         n_frames,
                         states: (0..n_frames).map(|_| AtomicU32::new(FREE)).collect(),
                         staging: Mutex::default(),
+                        fillings: AtomicU64::new(0),
                     }));
                 }
                 // A card may map less of its memory than it has.
@@ -137,8 +140,16 @@ impl Slab {
             .map(|buffer| buffer.map(Arc::new))
             .collect::<Result<Vec<_>>>()?;
         let (device, kind) = (Arc::clone(device), SlabKind::Imported);
-        let (states, staging) = (Vec::new(), Mutex::default());
-        Ok(Arc::new(Self { device, buffers, kind, layout, n_frames, states, staging }))
+        Ok(Arc::new(Self {
+            device,
+            buffers,
+            kind,
+            layout,
+            n_frames,
+            states: vec![],
+            staging: Mutex::default(),
+            fillings: AtomicU64::new(0),
+        }))
     }
 
     /// How frames get their bytes.
@@ -167,6 +178,12 @@ impl Slab {
 
     pub(crate) fn buffers(&self) -> &[Arc<Buffer>] {
         &self.buffers
+    }
+
+    /// A number that is another one whenever a frame was made whole since; none where that is not
+    /// known.
+    pub(crate) fn fillings(&self) -> Option<u64> {
+        (self.kind != SlabKind::Imported).then(|| self.fillings.load(Ordering::Acquire))
     }
 
     fn state(&self, frame: u32) -> Result<&AtomicU32> {
@@ -234,6 +251,7 @@ impl Slab {
         }
         // What this thread wrote has left its processor before anyone can lease it.
         flush_writes();
+        self.fillings.fetch_add(1, Ordering::Release);
         for writer in &mut writers {
             writer.whole = true;
         }

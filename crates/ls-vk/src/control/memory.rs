@@ -18,6 +18,7 @@ pub(super) const FLAG_FIRST: u32 = 1 << 17;
 pub(super) const FLAG_OUTPUT: u32 = 1 << 18;
 pub(super) const FLAG_PARK: u32 = 1 << 19;
 const FLAG_HALF: u32 = 1 << 20;
+pub(super) const FLAG_FRESH: u32 = 1 << 21;
 const X_SLOT_SHIFT: u32 = 22;
 
 /// The last word of a stage's header, but for what is only known when it is posted.

@@ -27,6 +27,11 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the host looks at the mailbox alone before it asks the driver whether the dispatch has
 /// ended: while it is in the driver, a stage may be done unseen.
 const PATIENCE: Duration = Duration::from_micros(30);
+/// As in the shader: parts that workgroups are counted in, words from a counter to the next, and the
+/// word that names a stage that got lost.
+const MAX_LANES: u32 = 8;
+const APART: u32 = 8;
+const LOST_AT: u32 = MAX_LANES * RING;
 /// Looks at the mailbox before one at the clock.
 const LOOKS: u32 = 16;
 
@@ -39,6 +44,7 @@ pub(super) struct Persistent {
     done: Arc<Buffer>,
     arrivals: Arc<Buffer>,
     workgroups: u32,
+    lanes: u32,
     spins: u32,
     patient: u32,
     max_stages: u32,
@@ -67,12 +73,16 @@ impl Persistent {
         }
         let shader = plan.variant().persistent_shader(limits);
         let shader = shader.ok_or_else(|| missing("a persistent kernel for one slab"))?;
-        let pipeline = Arc::new(Pipeline::new(&device, shader, &plan.constants())?);
         let kind = options.completion.unwrap_or(MemoryKind::Readback);
+        // Each look at mapped memory may cross a bus.
+        let lanes = if kind == MemoryKind::Readback { plan.workgroups.min(MAX_LANES) } else { 1 };
+        let constants = [&plan.constants()[..], &[lanes]].concat();
+        let pipeline = Arc::new(Pipeline::new(&device, shader, &constants)?);
         let words = |n: u32| 4 * u64::from(n);
-        let done = Arc::new(Buffer::new(&device, kind, words(RING + 1), "done stages")?);
+        let done = Arc::new(Buffer::new(&device, kind, words(LOST_AT + 1), "done stages")?);
         done.fill(0)?;
-        let arrivals = Buffer::new(&device, MemoryKind::Device, words(RING), "arrivals")?;
+        let counters = words(RING * MAX_LANES * APART);
+        let arrivals = Buffer::new(&device, MemoryKind::Device, counters, "arrivals")?;
         let arrivals = Arc::new(arrivals);
         let one = |buffer: &Arc<Buffer>| [Arc::clone(buffer)];
         let set = BindSet::new(
@@ -101,6 +111,7 @@ impl Persistent {
             done,
             arrivals,
             workgroups: plan.workgroups,
+            lanes,
             spins: spins.min(max_spins),
             patient: bound.unwrap_or_else(|| spins.saturating_mul(4).max(1 << 14)),
             max_stages: options.max_stages.unwrap_or(1 << 20).min(max_stages),
@@ -185,7 +196,13 @@ impl Persistent {
 
     fn has_come(&self, memory: &mut Memory, number: u32, output: bool) -> Result<bool> {
         if !output {
-            return Ok(self.done.peek(u64::from(number % RING))? == number);
+            let first = u64::from(MAX_LANES * (number % RING));
+            for lane in 0..u64::from(self.lanes) {
+                if self.done.peek(first + lane)? != number {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
         }
         memory.collect(number)
     }
@@ -200,7 +217,7 @@ impl Persistent {
         if self.device.is_lost() {
             return Err(lost(&self.device, Mode::Persistent, number));
         }
-        let stage = self.done.peek(RING.into())?;
+        let stage = self.done.peek(LOST_AT.into())?;
         if stage != 0 {
             return Err(VkError::Stalled { stage });
         }

@@ -50,6 +50,8 @@ pub struct Runner {
     pass: u64,
     /// The pass that a stage was posted of last.
     begun: u64,
+    /// Of the slab when a stage was posted last.
+    fillings: Option<u64>,
     /// The ticket of which the first parts were posted and the last was not.
     split: Option<Ticket>,
     depth: usize,
@@ -120,6 +122,7 @@ impl Runner {
             next_number: 1,
             pass: 0,
             begun: 0,
+            fillings: None,
             split: None,
             depth: options.depth.unwrap_or(2).clamp(1, RING / 2) as usize,
             failed: None,
@@ -300,6 +303,11 @@ impl Runner {
             }
             if stage.output {
                 bits |= memory::FLAG_OUTPUT;
+            }
+            let fillings = self.slab.fillings();
+            if bits & memory::FLAG_FIRST != 0 || fillings.is_none() || fillings != self.fillings {
+                bits |= memory::FLAG_FRESH;
+                self.fillings = fillings;
             }
             let number = self.next_number;
             self.next_number = number.wrapping_add(1);

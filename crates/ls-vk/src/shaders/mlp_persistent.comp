@@ -38,10 +38,17 @@
 
 // The list slots again, for their headers.
 layout(set = 0, binding = 5) coherent volatile buffer Doorbells { uvec4 doorbells[]; };
-// Number of the stage that is ready for each slot; then the number of a stage that got lost.
+// For each slot, LANES numbers of the stage that is ready; then the number of a stage that got lost.
 layout(set = 0, binding = 6) coherent volatile buffer Done { uint done[]; };
-// Workgroups that are ready, for each slot, since the dispatch began.
+// Workgroups of each lane that are ready, for each slot, since the dispatch began; each counter in a
+// place of its own.
 layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };
+
+// Workgroups are counted in so many parts, since a device adds to one counter in turns.
+layout(constant_id = 25) const uint LANES = 1;
+const uint MAX_LANES = 8;
+const uint LOST_AT = MAX_LANES * RING;
+const uint APART = 8;
 
 layout(push_constant) uniform Push {
     uint first_number;
@@ -107,35 +114,56 @@ void wait_other(uint at, uint number) {
             return;
         }
     }
-    done[RING] = number;
+    done[LOST_AT] = number;
     sh_command = LOST;
 }
 
-// Announces that the workgroup's share is done; true for the thread that is the last to do so.
-bool arrive(uint slot, uint target, bool output_follows) {
+uint counter(uint slot, uint lane) {
+    return APART * (MAX_LANES * slot + lane);
+}
+
+// What a lane's counter is when all of it has arrived, in the dispatch's `round` of the ring.
+uint target(uint lane, uint round) {
+    return round * ((WORKGROUPS - lane + LANES - 1) / LANES);
+}
+
+// Announces that the workgroup's share is done, and that the lane's is, if it is the last.
+void arrive(uint slot, uint round, bool output_follows, uint number) {
     // Rows of sums are the workgroup's own until they are summed up: only then they must be seen.
     if (output_follows) {
         meet();
     }
     barrier();
-    if (gl_LocalInvocationIndex != 0) {
-        return false;
+    if (gl_LocalInvocationIndex == 0) {
+        uint lane = gl_WorkGroupID.x % LANES;
+        bool last = atomicAdd(arrivals[counter(slot, lane)], 1) + 1 == target(lane, round);
+        if (last && !output_follows) {
+            done[MAX_LANES * slot + lane] = number;
+        }
     }
-    return atomicAdd(arrivals[slot], 1) + 1 == target;
+}
+
+// Workgroups of a lane that have arrived so far. Where that can be said it only looks, since all look
+// at once.
+uint arrived(uint slot, uint lane) {
+#ifdef MODEL
+    return atomicLoad(arrivals[counter(slot, lane)], gl_ScopeDevice, gl_StorageSemanticsNone,
+                      gl_SemanticsRelaxed);
+#else
+    return atomicOr(arrivals[counter(slot, lane)], 0);
+#endif
 }
 
 // Waits until every workgroup has arrived.
-bool wait_for_all(uint slot, uint target, uint number) {
-    if (gl_LocalInvocationIndex == 0) {
-        sh_command = LOST;
-        for (uint spin = 0; spin < push.patient_spins; spin++) {
-            if (atomicOr(arrivals[slot], 0) >= target) {
-                sh_command = GO;
-                break;
-            }
+bool wait_for_all(uint slot, uint round, uint number) {
+    for (uint lane = gl_LocalInvocationIndex; lane < LANES; lane += THREADS) {
+        bool all = false;
+        for (uint spin = 0; spin < push.patient_spins && !all; spin++) {
+            all = arrived(slot, lane) >= target(lane, round);
         }
-        if (sh_command == LOST) {
-            done[RING] = number;
+        if (!all) {
+            done[LOST_AT] = number;
+            sh_command = LOST;
         }
         meet();
     }
@@ -162,10 +190,13 @@ void main() {
             }
         }
         barrier();
-        // Frames may have been filled anew since the last stage.
-        meet();
         if (sh_command != GO) {
             break;
+        }
+        // What is cached of frames or the input may be from before they were filled anew. Entries
+        // are never cached, and read after the barrier.
+        if (k == 0 || (sh_bits & FLAG_FRESH) != 0) {
+            meet();
         }
         stage = Stage(number, sh_entries, sh_bits, slot);
         if (!held || (stage.bits & FLAG_FIRST) != 0) {
@@ -173,20 +204,17 @@ void main() {
             held = true;
         }
         run_stage(stage, rows);
-        uint target = WORKGROUPS * (k / RING + 1);
+        uint round = k / RING + 1;
         bool hand_out = (stage.bits & FLAG_OUTPUT) != 0;
         if (hand_out) {
             end_rows(stage, rows);
         }
-        bool last = arrive(slot, target, hand_out);
+        arrive(slot, round, hand_out, number);
         if (!hand_out) {
-            if (last) {
-                done[slot] = number;
-            }
             barrier();
             continue;
         }
-        if (!wait_for_all(slot, target, number)) {
+        if (!wait_for_all(slot, round, number)) {
             break;
         }
         run_reduce(stage);

@@ -80,6 +80,7 @@ const uint FLAG_FIRST = 1u << 17;   // forget what was added before
 const uint FLAG_OUTPUT = 1u << 18;  // sum up and hand out after it
 const uint FLAG_PARK = 1u << 19;    // no stage: end the dispatch
 const uint FLAG_HALF = 1u << 20;    // which half of the partial sums
+const uint FLAG_FRESH = 1u << 21;  // frames or the input may have been filled since the last stage
 const uint X_SLOT_SHIFT = 22;       // which slot of inputs, two bits
 
 // Where the frame in hand lies: slab and byte.
