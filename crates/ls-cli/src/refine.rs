@@ -20,13 +20,14 @@ pub struct RefineArgs {
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// What reading a whole layer costs, in terms of what its neurons add: more reads less, and loses more.
-    /// 0: whatever adds anything is read [default: 0.2]
+    /// 0: whatever adds anything is read [default: from 0.2 with a small cache to 0.6 with a large one]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub price: Option<f64>,
     /// What reading costs when computing waits for it, as a multiple of that [default: 4]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub late_price: Option<f64>,
-    /// Tokens for which it counts as well that a chunk is among those that the cache would best hold [default: 8]
+    /// Tokens for which it counts as well that a chunk is among those that the cache would best hold [default:
+    /// from 8 with a small cache to 2 with a large one]
     #[arg(long, value_name = "N", value_parser = at_least::<0>)]
     pub horizon: Option<f64>,
     /// Choose a fixed number of chunks in place of what is worth its reads: this multiple of the share of neurons
@@ -99,18 +100,15 @@ impl RefineArgs {
             }
         };
         let usual = RefineOptions::default();
-        let (count, price) = match self.reach {
-            Some(_) => (Count::Fixed, 0.0),
-            None => (usual.count, usual.price),
-        };
+        let count = if self.reach.is_some() { Count::Fixed } else { usual.count };
         let options = RefineOptions {
             policy: self.policy.unwrap_or(usual.policy),
             retain,
             count,
             reach: self.reach.unwrap_or(usual.reach),
-            price: self.price.map_or(price, |price| price as f32),
+            price: self.price.map(|price| price as f32),
             late_price: self.late_price.map_or(usual.late_price, |price| price as f32),
-            horizon: self.horizon.map_or(usual.horizon, |tokens| tokens as f32),
+            horizon: self.horizon.map(|tokens| tokens as f32),
             stages: self.stages.unwrap_or(usual.stages),
             correct: !self.no_correct,
             late_share: self.late.map_or(usual.late_share, |percent| (percent / 100.0) as f32),

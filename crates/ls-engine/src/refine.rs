@@ -29,7 +29,7 @@ use ls_cache::Key;
 use ls_cpu::Masks;
 use ls_hash::{Mask, Selector};
 use ls_model::pack::LayerLayout;
-use ls_sched::{Chunk, Controller, Curve, Layer, Layout, Table};
+use ls_sched::{Chunk, Controller, Curve, Layer, Layout, Table, Worth};
 pub use ls_sched::{Count, Keep as Retain, Policy, Stats};
 use parking_lot::Mutex;
 use record::Recorder;
@@ -59,13 +59,14 @@ pub struct RefineOptions {
     /// The fixed number, as a multiple of the share of neurons that are computed; at least 1.
     pub reach: f64,
     /// How much the price of reading counts in choosing chunks, which depends on `count`; see
-    /// [`price`](ls_sched::Config::price).
-    pub price: f32,
+    /// [`price`](ls_sched::Config::price). `None`: by worth, [what suits](Worth::usual) the share of all chunks that
+    /// the cache can hold; for a fixed number nothing.
+    pub price: Option<f32>,
     /// By how much dearer reads are for a layer that waits for them.
     pub late_price: f32,
     /// Tokens for which it counts that a chunk is among the best of its layer on a long average; see
-    /// [`horizon`](ls_sched::Config::horizon).
-    pub horizon: f32,
+    /// [`horizon`](ls_sched::Config::horizon). `None`: likewise.
+    pub horizon: Option<f32>,
     /// Stages of a layer.
     pub stages: u32,
     /// Layers that reads are ahead.
@@ -89,10 +90,10 @@ impl Default for RefineOptions {
             retain: Retain::Priority,
             count: Count::ByWorth,
             reach: 1.0,
-            price: 0.2,
+            price: None,
             // What is late keeps everything waiting.
             late_price: 4.0,
-            horizon: 8.0,
+            horizon: None,
             stages: 8,
             ahead: 1,
             correct: true,
@@ -112,6 +113,8 @@ pub struct Refiner {
     predictors: Arc<Predictors>,
     plan: Vec<KeepPlan>,
     count: Count,
+    /// The given price and horizon.
+    given: (Option<f32>, Option<f32>),
     inner: Mutex<Inner>,
 }
 
@@ -215,8 +218,8 @@ impl Refiner {
         };
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let count = options.count;
-        Ok(Arc::new(Self { id, predictors, plan, count, inner: Mutex::new(inner) }))
+        let (count, given) = (options.count, (options.price, options.horizon));
+        Ok(Arc::new(Self { id, predictors, plan, count, given, inner: Mutex::new(inner) }))
     }
 
     /// What was decided so far, and what came of it. Waits for the token that is under way.
@@ -319,12 +322,18 @@ fn controller(
     let (depth, curve) = streamer.device();
     let curve = options.curve.or(curve).unwrap_or(ls_io::Curve { fixed_us: 15.0, us_per_kib: 0.4 });
     let curve = Curve::line(curve.fixed_us * 1000.0, curve.us_per_kib * 1000.0);
+    let layout = Layout { frame_bytes: frame, layers };
     let mut config = ls_sched::Config::new(ls_sched::Mode::Sparse, options.policy, budget, curve);
     config.keep = options.retain;
     config.count = options.count;
-    config.price = options.price;
+    let worth = match options.count {
+        Count::ByWorth => Worth::of(&config, &layout),
+        Count::Fixed => Worth { price: 0.0, horizon: 0.0 },
+    };
+    config.price = options.price.unwrap_or(worth.price);
     config.late_price = options.late_price;
-    config.horizon = options.horizon;
+    config.horizon = options.horizon.unwrap_or(worth.horizon);
+    config.ranks_inline = true;
     config.stages = options.stages;
     config.ahead = options.ahead.min(streamer.layers().len() as u32 - 1);
     config.correct = options.correct;
@@ -334,7 +343,7 @@ fn controller(
     config.max_reads = QUEUED * depth as u32;
     let frames = budget / u64::from(frame);
     config.transit_frames = config.transit_frames.min((frames / TRANSIT_SHARE) as u32).max(1);
-    Ok(Controller::new(Layout { frame_bytes: frame, layers }, config)?)
+    Ok(Controller::new(layout, config)?)
 }
 
 fn key(chunk: Chunk) -> Key {

@@ -136,6 +136,9 @@ pub struct Config {
     pub ahead: u32,
     /// Whether a layer is ranked once more when it is entered.
     pub correct: bool,
+    /// Whether those who compute also rank, so that computing stands still from [`Command::Rank`](crate::Command::Rank)
+    /// until the event after the answer. That should be [`Event::Time`](crate::Event::Time), at once: choosing takes time as well.
+    pub ranks_inline: bool,
     /// What reads cost.
     pub curve: Curve,
     /// Bytes of the longest read. A read is of at most 64 chunks.
@@ -183,6 +186,7 @@ impl Config {
             lanes: 1,
             ahead: if mode == Mode::Exact { 4 } else { 1 },
             correct: false,
+            ranks_inline: false,
             curve,
             max_read_bytes: 512 << 10,
             max_reads: 32,

@@ -15,7 +15,7 @@ use crate::frames::{Frames, HELD, READING, RESIDENT};
 use crate::interval::Table;
 use crate::plan::{Plan, Ranking};
 use crate::solve::Profile;
-use crate::{Chunk, Command, Config, Count, Event, Layout, Mode, Policy, SchedError, Stats};
+use crate::{Chunk, Command, Config, Count, Event, Layout, Mode, Policy, SchedError, Stats, Worth};
 
 /// What the token is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,11 @@ pub struct Controller {
     waited_ns: u64,
     /// Of how many stages the next layer is to be ranked again.
     due: Option<u32>,
+    /// Chunks of a plan that are read because of its last ranking.
+    watched: Vec<u16>,
+    /// When the event before came, and since when computing has stood still for a ranking.
+    before: u64,
+    chosen_since: Option<u64>,
     table: Option<Table>,
     solve_asked: bool,
     /// Tokens from which on a new table may be asked for.
@@ -108,16 +113,6 @@ impl Controller {
         layout.check()?;
         config.check(layout.n_layers())?;
         let longest = layout.layers.iter().map(|layer| layer.n_chunks as usize).max().unwrap_or(1);
-        let price = |layer: &crate::Layer| match config.mode {
-            Mode::Exact => Price::NOTHING,
-            Mode::Sparse => match config.count {
-                Count::Fixed => Price::new(config.price, &config.curve, layer.chunk_bytes),
-                Count::ByWorth => {
-                    let (bytes, n) = (layer.chunk_bytes, layer.n_chunks);
-                    Price::of_layer(config.price, &config.curve, bytes, n)
-                }
-            },
-        };
         let empty = Read { layer: 0, first: 0, wanted: 0, priority: 0 };
         let flight = Flight { read: empty, left: 0, since: 0, is_counted: true };
         let lane = |_| {
@@ -134,7 +129,7 @@ impl Controller {
         };
         let n_plans = if config.policy == Policy::Serial { 0 } else { config.ahead } + 1;
         let controller = Self {
-            prices: layout.layers.iter().map(price).collect(),
+            prices: prices(&layout, &config),
             frames: Frames::new(&layout, &config),
             plans: (0..n_plans).map(|_| Plan::new(longest)).collect(),
             rankings: vec![Ranking::default(); layout.layers.len()],
@@ -151,6 +146,9 @@ impl Controller {
             stalled: None,
             waited_ns: 0,
             due: None,
+            watched: Vec::with_capacity(longest),
+            before: 0,
+            chosen_since: None,
             table: None,
             solve_asked: false,
             solve_from: 0,
@@ -170,7 +168,11 @@ impl Controller {
     /// If that cannot have happened; nothing is changed then.
     pub fn handle(&mut self, event: Event<'_>, now: u64) -> Result<(), SchedError> {
         self.check(&event)?;
+        self.before = self.now;
         self.now = self.now.max(now);
+        if let Some(since) = self.chosen_since.take() {
+            self.costs.stall(self.now - since);
+        }
         match event {
             Event::TokenBegun => self.begin_token(),
             Event::LayerEntered { layer } => self.enter_layer(layer),
@@ -314,6 +316,20 @@ impl Controller {
         self.solve_from = tokens + tokens.max(SOLVE_TOKENS);
     }
 
+    /// What chunks must add to be read from now on.
+    ///
+    /// # Errors
+    ///
+    /// If it makes no sense.
+    pub fn set_worth(&mut self, worth: Worth) -> Result<(), SchedError> {
+        let Worth { price, horizon } = worth;
+        let config = Config { price, horizon, ..self.config.clone() };
+        config.check(self.layout.n_layers())?;
+        self.prices = prices(&self.layout, &config);
+        self.config = config;
+        Ok(())
+    }
+
     /// Tokens since the controller was made.
     fn n_tokens(&self) -> u64 {
         self.visit / u64::from(self.layout.n_layers())
@@ -445,4 +461,17 @@ impl Controller {
             }
         }
     }
+}
+
+/// What reads of each layer cost.
+fn prices(layout: &Layout, config: &Config) -> Vec<Price> {
+    let price = |layer: &crate::Layer| match (config.mode, config.count) {
+        (Mode::Exact, _) => Price::NOTHING,
+        (Mode::Sparse, Count::Fixed) => Price::new(config.price, &config.curve, layer.chunk_bytes),
+        (Mode::Sparse, Count::ByWorth) => {
+            let (bytes, n) = (layer.chunk_bytes, layer.n_chunks);
+            Price::of_layer(config.price, &config.curve, bytes, n)
+        }
+    };
+    layout.layers.iter().map(price).collect()
 }

@@ -9,6 +9,13 @@ const WEIGHT: f64 = 1.0 / 16.0;
 /// Observations from which on an average is believed.
 const SEEN: u32 = 8;
 
+/// The same for how stale rankings are, of which one says little.
+const SEEN_STALE: u32 = 64;
+const STALE_WEIGHT: f64 = 1.0 / 256.0;
+
+/// The largest share of reads that is taken to be in vain.
+const MOST_STALE: f32 = 0.9;
+
 /// An average that forgets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
@@ -38,19 +45,24 @@ impl Average {
 #[derive(Debug)]
 pub(crate) struct Costs {
     stages: u32,
+    ranks_inline: bool,
     n_layers: u32,
     keep_chunks: f64,
     chunk_bytes: f64,
     /// Nanoseconds of computing a chunk, of a ranking, of what lies between layers.
     chunk: Average,
     rank: Average,
-    /// Nanoseconds by which stages take longer while something is ranked.
+    /// Nanoseconds by which stages take longer while something is ranked, or by which they are later for it.
     stall: Average,
     between: Average,
     /// Nanoseconds for each byte while the device is busy, a sample a layer.
     byte: Average,
     /// Stages' worth of chunks that were missing when a layer was first chosen.
     missed: Average,
+    /// Chunks that were read in vain, and how many were to be expected by the usual staleness; how often that was seen.
+    in_vain: f64,
+    expected: f64,
+    n_stale: u32,
     /// Nanoseconds of reading a byte, as the curve has it.
     curve_byte_ns: f64,
     /// From so many reads on the device is busy: with fewer, what one takes is more than it costs.
@@ -66,6 +78,7 @@ impl Costs {
         let n = layout.layers.len().max(1) as f64;
         Self {
             stages: config.stages,
+            ranks_inline: config.ranks_inline,
             n_layers: layout.n_layers(),
             keep_chunks: layers.clone().map(|l| f64::from(l.n_keep)).sum::<f64>() / n,
             chunk_bytes: layers.map(|l| f64::from(l.chunk_bytes)).sum::<f64>() / n,
@@ -75,6 +88,9 @@ impl Costs {
             between: Average::default(),
             byte: Average::default(),
             missed: Average::default(),
+            in_vain: 0.0,
+            expected: 0.0,
+            n_stale: 0,
             curve_byte_ns: byte_ns(layout, config),
             busy_reads: (config.max_reads as usize / 2).max(1),
             busy_since: None,
@@ -86,11 +102,26 @@ impl Costs {
     /// A stage took so long; whether something was ranked meanwhile.
     pub fn stage(&mut self, ns: u64, chunks: u32, was_ranking: bool) {
         let chunks = f64::from(chunks.max(1));
-        if !was_ranking {
+        if !was_ranking || self.ranks_inline {
             self.chunk.add(ns as f64 / chunks);
         } else if self.chunk.n >= SEEN {
             self.stall.add(ns as f64 - chunks * self.chunk.mean);
         }
+    }
+
+    /// A ranking kept computing waiting for so long.
+    pub fn stall(&mut self, ns: u64) {
+        self.stall.add(ns as f64);
+    }
+
+    /// By how much a ranking delays what is computed, if that is known.
+    pub fn stall_ns(&self) -> Option<f64> {
+        (self.stall.n >= SEEN).then_some(self.stall.mean)
+    }
+
+    /// Nanoseconds of reading a byte.
+    pub fn byte_ns(&self) -> f64 {
+        if self.byte.n >= SEEN { self.byte.mean } else { self.curve_byte_ns }
     }
 
     pub fn rank(&mut self, ns: u64) {
@@ -104,6 +135,20 @@ impl Costs {
     pub fn missed(&mut self, chunks: u32, of: u32) {
         let stages = f64::from(self.stages);
         self.missed.add(f64::from(chunks) * stages / f64::from(of.max(1)));
+    }
+
+    /// Of chunks that are read because of a ranking after so many stages, some are found not to be worth it when the layer
+    /// is ranked again: after so many stages, or from its own input.
+    pub fn stale(&mut self, in_vain: usize, of: usize, ranked_at: u32, until: Option<u32>) {
+        let usual = Profile::new(self.stages, self.n_layers).staleness;
+        let at = |stages: u32| usual[stages.min(self.stages) as usize];
+        let gain = f64::from(at(ranked_at) - until.map_or(0.0, at));
+        if of == 0 || gain <= 0.0 {
+            return;
+        }
+        self.in_vain += STALE_WEIGHT * (in_vain as f64 - self.in_vain);
+        self.expected += STALE_WEIGHT * (of as f64 * gain - self.expected);
+        self.n_stale = self.n_stale.saturating_add(1);
     }
 
     /// So many reads are under way now.
@@ -154,6 +199,11 @@ impl Costs {
         put(&mut profile.between_ns, &self.between, 1.0);
         put(&mut profile.read_ns, &self.byte, stage_chunks * self.chunk_bytes);
         put(&mut profile.missing, &self.missed, 1.0);
+        if self.n_stale >= SEEN_STALE && self.expected > 0.0 {
+            let times = (self.in_vain / self.expected) as f32;
+            let usual = Profile::new(self.stages, self.n_layers).staleness;
+            profile.staleness = usual.iter().map(|share| (share * times).min(MOST_STALE)).collect();
+        }
         if self.byte.n >= SEEN {
             profile.read_spread = self.byte.variation().min(2.0) as f32;
         }

@@ -96,6 +96,7 @@ mod retention;
 pub mod sim;
 mod solve;
 mod stats;
+mod worth;
 
 pub use choose::{Chooser, Place, Price, gains};
 pub use command::{Basis, Cause, Command, Read, ReadId, Stage, StageId};
@@ -109,3 +110,4 @@ pub use layout::{Chunk, Layer, Layout, MAX_CHUNKS};
 pub use retention::Retention;
 pub use solve::{Profile, solve};
 pub use stats::Stats;
+pub use worth::Worth;

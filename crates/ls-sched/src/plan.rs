@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     /// In memory, and to be taken by a stage.
     pub n_ready: u32,
     pub n_stages: u32,
+    /// Stages of the layer before that were done when it was last ranked; 0 if it was ranked from its own input.
+    pub ranked_at: u32,
     /// Summed scores of all that is to be computed.
     pub score_sum: f32,
     /// What was given up of it, as shares.
@@ -69,6 +71,7 @@ impl Plan {
             n_dropped: 0,
             n_ready: 0,
             n_stages: 0,
+            ranked_at: 0,
             score_sum: 0.0,
             late_share: 0.0,
             lost_share: 0.0,
@@ -288,4 +291,8 @@ pub(crate) struct Ranking {
     pub asked: Option<(u64, u64)>,
     /// To be asked for when the answer is there.
     pub again: Option<(u64, Basis)>,
+    /// Chunks that were missing when it was ranked ahead, on average.
+    pub missing: Option<f64>,
+    /// Rankings ahead that were left out in a row.
+    pub skipped: u8,
 }

@@ -134,6 +134,7 @@ impl Profile {
             || off(self.rank_stall_ns, solved.rank_stall_ns, floor)
             || off(self.between_ns, solved.between_ns, floor)
             || off(self.missing, solved.missing, 0.25)
+            || off(self.staleness[0], solved.staleness[0], 0.02)
     }
 }
 
@@ -184,12 +185,16 @@ impl<'a> Solver<'a> {
             let points = vec![(mean - off, 1.0 / 6.0), (mean, 2.0 / 3.0), (mean + off, 1.0 / 6.0)];
             if off == 0.0 { vec![(mean, 1.0)] } else { points }
         };
+        // Where all of a ranking delays computing, it is done by those who compute, and nobody asks for reads
+        // meanwhile: what is under way comes to its end at best.
+        let by_others = profile.rank_stall_ns < profile.rank_ns;
+        let in_rank = if by_others { profile.rank_stall_ns } else { 0.0 };
         Self {
             profile,
             stages: profile.stages as usize,
             side: Table::side(profile.stages),
             in_stage: served(profile.stage_ns),
-            in_rank: served(profile.rank_stall_ns),
+            in_rank: served(in_rank),
             in_between: served(profile.between_ns),
         }
     }

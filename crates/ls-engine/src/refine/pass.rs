@@ -8,10 +8,10 @@ use ls_cache::{Fill, Key};
 use ls_cpu::{Touched, add};
 use ls_io::Completion;
 use ls_model::pack::{self, ChunkDamage};
-use ls_sched::{Cause, Chunk, Command, Event, SchedError, StageId};
+use ls_sched::{Cause, Chunk, Command, Config, Event, SchedError, StageId, Worth};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Inner, Refiner, cache_bytes, key};
+use super::{Count, Inner, Refiner, cache_bytes, key};
 use crate::forward::Forward;
 use crate::state::Buffers;
 use crate::stream::{ReadFailure, StreamCounts, Streamer, Turn};
@@ -99,6 +99,7 @@ impl RefinePass<'_> {
         if bytes != self.inner.budget {
             self.inner.budget = bytes;
             self.tell(Event::BudgetChanged { bytes })?;
+            self.inner.suit_budget(self.by)?;
         }
         self.inner.generation = generation;
         self.obey(None)
@@ -254,6 +255,7 @@ impl RefinePass<'_> {
                     let told = self.tell(Event::Scores { layer, scores: &scores });
                     self.inner.chunks = scores;
                     told?;
+                    self.tell(Event::Time)?;
                     self.inner.times.choose.add(since.elapsed());
                     self.inner.record(self.by, self.streamer, forward, mlp, b, layer, basis);
                 }
@@ -395,6 +397,20 @@ impl Inner {
             sound.set(chunk.index as usize, true);
         }
         Ok(())
+    }
+
+    /// Lets price and horizon suit the budget, unless they were given.
+    fn suit_budget(&mut self, by: &Refiner) -> Result<(), SchedError> {
+        if by.count == Count::Fixed {
+            return Ok(());
+        }
+        let (price, horizon) = by.given;
+        let config = Config { budget_bytes: self.budget, ..self.controller.config().clone() };
+        let usual = Worth::of(&config, self.controller.layout());
+        self.controller.set_worth(Worth {
+            price: price.unwrap_or(usual.price),
+            horizon: horizon.unwrap_or(usual.horizon),
+        })
     }
 
     /// Solves for a new table, beside everything else.

@@ -84,7 +84,7 @@ fn what_reaches_every_chunk_is_what_is_chosen_in_memory() {
         ] {
             let engine = engine(part, None);
             // What costs nothing to read is read.
-            let (reach, price) = (ALL, 0.0);
+            let (reach, price) = (ALL, Some(0.0));
             let options =
                 RefineOptions { policy, retain, count, reach, price, ..Default::default() };
             let (mut state, refiner) = refined(&engine, keep, &options);
@@ -118,7 +118,7 @@ fn what_reaches_every_chunk_is_what_is_chosen_in_memory() {
 fn less_is_read_and_the_budget_kept() {
     for (count, price) in [(Count::Fixed, 0.0), (Count::Fixed, 1.0), (Count::ByWorth, 1.0)] {
         let engine = engine(0.4, None);
-        let options = RefineOptions { count, reach: 1.0, price, ..Default::default() };
+        let options = RefineOptions { count, reach: 1.0, price: Some(price), ..Default::default() };
         let (mut state, refiner) = refined(&engine, 0.3, &options);
         for token in prompt(40) {
             engine.decode(&mut state, token).unwrap();

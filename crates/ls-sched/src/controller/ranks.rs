@@ -2,8 +2,14 @@
 
 use super::{Controller, Phase};
 use crate::command::Basis;
+use crate::frames::{FRESH, RESIDENT};
 use crate::plan::has_moved;
 use crate::{Chunk, Command, Count, Mode, Policy};
+
+/// Rankings of a layer ahead that are left out in a row.
+const MOST_SKIPPED: u8 = 7;
+/// How much one observation counts of what a layer is missing.
+const MISSING_WEIGHT: f64 = 0.25;
 
 impl Controller {
     /// Asks for a ranking of the layer of `visit`: now, or when the last one is answered.
@@ -20,12 +26,31 @@ impl Controller {
         self.commands.push_back(Command::Rank { layer, basis });
     }
 
+    /// Whether it is not worth it to rank the layer of a visit ahead: what would be read for it takes less time
+    /// than ranking, which delays all that is computed. Now and then it is ranked all the same.
+    pub(super) fn is_in_vain(&mut self, visit: u64) -> bool {
+        let layer = self.layer_of(visit) as usize;
+        let (policy, bytes) = (self.config.policy, self.layout.layers[layer].chunk_bytes);
+        let ranking = &mut self.rankings[layer];
+        let Some(missing) = ranking.missing.filter(|_| policy == Policy::Refine) else {
+            return false;
+        };
+        let reads = missing * f64::from(bytes) * self.costs.byte_ns();
+        let is_worth_it = self.costs.stall_ns().is_none_or(|ns| reads >= ns);
+        ranking.skipped =
+            if is_worth_it || ranking.skipped == MOST_SKIPPED { 0 } else { ranking.skipped + 1 };
+        ranking.skipped > 0
+    }
+
     pub(super) fn take_scores(&mut self, layer: u32, scores: Option<&[f32]>) {
         let ranking = &mut self.rankings[layer as usize];
         let asked = ranking.asked.take();
         let again = ranking.again.take();
         if let Some((_, since)) = asked.filter(|_| scores.is_some()) {
+            // Of rankings that were asked for together, each begins when the one before is over.
+            let since = if self.config.ranks_inline { since.max(self.before) } else { since };
             self.costs.rank(self.now - since);
+            self.chosen_since = self.config.ranks_inline.then_some(since);
         }
         // An answer to what an earlier token asked is of no use.
         let slot = self.plan_of_layer(layer);
@@ -76,11 +101,28 @@ impl Controller {
         } else {
             None
         };
+        let (progress, is_here) = (self.progress(), self.plans[slot].visit == Some(self.visit));
         let plan = &mut self.plans[slot];
+        let ranked_at = plan.ranked_at;
+        plan.ranked_at = if is_here || !was_chosen { 0 } else { progress };
+        // What was read, or is to be, because of the last ranking.
+        self.watched.clear();
+        let is_read = |index: &u16| {
+            let flags = self.frames.flags(plan.chunk(*index));
+            flags & RESIDENT == 0 || flags & FRESH != 0
+        };
+        self.watched.extend(plan.order.iter().copied().filter(is_read));
         mark_chosen(&mut plan.marks, &plan.order);
         plan.choose(shape.n_keep, lasting, price, scores, &mut self.chooser, &mut self.frames);
         let kept = unmark_chosen(&mut plan.marks, &plan.order);
         if was_chosen {
+            // Not even as a part of what is read anyway would it be worth it now.
+            let least =
+                if by_worth { price.chunk * plan.scores.iter().sum::<f32>() } else { plan.bound };
+            let in_vain = |index: &&u16| plan.scores[usize::from(**index)] < least;
+            let n_in_vain = self.watched.iter().filter(in_vain).count();
+            let until = (!is_here).then_some(progress);
+            self.costs.stale(n_in_vain, self.watched.len(), ranked_at, until);
             self.stats.refinements += 1;
             self.stats.replaced += u64::from(before.saturating_sub(kept));
             self.revise_flights(slot, held);
@@ -89,6 +131,11 @@ impl Controller {
             self.stats.demand_miss_bytes += u64::from(missing) * u64::from(shape.chunk_bytes);
             let of = if by_worth { plan.n_total.max(1) } else { shape.n_keep };
             self.costs.missed(missing, of);
+            if self.plans[slot].visit != Some(self.visit) {
+                let ranking = &mut self.rankings[layer as usize];
+                let was = ranking.missing.unwrap_or(missing.into());
+                ranking.missing = Some(was + MISSING_WEIGHT * (f64::from(missing) - was));
+            }
         }
         self.set_due(slot);
     }

@@ -221,7 +221,7 @@ impl Controller {
         Some(i)
     }
 
-    fn n_flights(&self) -> usize {
+    pub(super) fn n_flights(&self) -> usize {
         self.flights.iter().filter(|flight| flight.left != 0).count()
     }
 

@@ -81,7 +81,23 @@ impl Controller {
 
     /// Chunks of a full stage.
     fn stage_chunks(&self, slot: usize) -> u32 {
-        self.plans[slot].n_total.div_ceil(self.config.stages).max(1)
+        let (plan, stages) = (&self.plans[slot], self.config.stages);
+        // Where nothing can come in between, there is nothing to gain by stages, each of which costs something.
+        let is_ranking = self.due.is_some() || self.rankings.iter().any(|r| r.asked.is_some());
+        let is_quiet = !is_ranking && plan.n_missing() == 0 && !self.reads_on();
+        let n = if is_quiet {
+            plan.n_left().div_ceil(self.config.lanes)
+        } else {
+            plan.n_total.div_ceil(stages)
+        };
+        n.max(1)
+    }
+
+    /// Whether anything is being read, or about to be.
+    fn reads_on(&self) -> bool {
+        let open = self.plans.iter().filter(|plan| plan.is_chosen);
+        self.n_flights() > 0
+            || open.into_iter().any(|plan| plan.is_stale || plan.next_run < plan.runs.len())
     }
 
     /// Chunks that a stage waits for.

@@ -74,8 +74,9 @@ impl Controller {
             self.ask_rank(self.visit, basis);
         }
         for ahead in 1..self.plans.len() as u64 {
-            if self.plan_of(self.visit + ahead).is_some() {
-                self.ask_rank(self.visit + ahead, basis);
+            let visit = self.visit + ahead;
+            if self.plan_of(visit).is_some() && !self.is_in_vain(visit) {
+                self.ask_rank(visit, basis);
             }
         }
     }

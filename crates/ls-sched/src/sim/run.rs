@@ -23,7 +23,7 @@ pub struct Setup {
     pub board: Board,
     /// The model; as many layers and chunks as the trace has, or neurons.
     pub shape: Shape,
-    /// How the controller decides.
+    /// How the controller decides. Whether it ranks inline is as the board says.
     pub config: Config,
     /// What the adaptive interval goes by from the start. Without one it is solved for when the
     /// controller asks for it.
@@ -122,7 +122,9 @@ fn layout(trace: &Trace, shape: &Shape) -> Layout {
 impl<'a> Simulation<'a> {
     fn new(trace: &'a Trace, setup: &'a Setup) -> Result<Self, SchedError> {
         let shape = &setup.shape;
-        let mut controller = Controller::new(layout(trace, shape), setup.config.clone())?;
+        let ranks_inline = setup.board.host == Host::Computes;
+        let config = Config { ranks_inline, ..setup.config.clone() };
+        let mut controller = Controller::new(layout(trace, shape), config)?;
         if let Some(table) = &setup.table {
             controller.set_table(table.clone());
         }
@@ -307,7 +309,7 @@ impl<'a> Simulation<'a> {
             self.spend(board.rank_ns as u64);
             self.score(layer, level)?;
             self.spend(board.choose_ns as u64);
-            return Ok(());
+            return self.tell(Event::Time);
         }
         // One ranking after the other.
         self.host_free_at = self.host_free_at.max(self.now) + board.rank_ns as u64;

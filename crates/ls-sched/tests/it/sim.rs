@@ -106,7 +106,13 @@ fn reads_that_overlap_with_computing_are_faster_than_serial_ones() {
 fn the_adaptive_interval_is_hardly_ever_worse_than_the_best_fixed_one() {
     let trace = trace(16);
     let slow = Board { curve: Curve::line(10_000.0, 220.0), rank_stall_ns: 20_000.0, ..BALANCED };
-    for (board, cached) in [(BALANCED, 0.5), (BALANCED, 0.25), (slow, 0.5), (slow, 0.25)] {
+    // Those who compute rank, and that takes as long as some stages.
+    let inline = |board| {
+        let costs = Board { rank_ns: 60_000.0, choose_ns: 30_000.0, chunk_ns: 500.0, ..board };
+        Board { host: Host::Computes, ..costs }
+    };
+    let boards = [BALANCED, slow, inline(BALANCED), inline(slow)];
+    for (board, cached) in boards.into_iter().flat_map(|board| [(board, 0.5), (board, 0.25)]) {
         let best = (1..=8)
             .map(|k| mean_ns(&play(&trace, &setup(board, Policy::Fixed(k), cached))))
             .fold(f64::MAX, f64::min);
@@ -114,6 +120,8 @@ fn the_adaptive_interval_is_hardly_ever_worse_than_the_best_fixed_one() {
         let ratio = mean_ns(&adaptive) / best;
         assert!(ratio < 1.02, "{ratio} {board:?} {cached}");
         assert!(adaptive.stats.solves < 8, "{:?}", adaptive.stats);
+        let whole = f64::from(adaptive.profile.rank_stall_ns) / (board.rank_ns + board.choose_ns);
+        assert!(board.host == Host::Apart || (whole - 1.0).abs() < 0.05, "{whole}");
     }
 }
 
