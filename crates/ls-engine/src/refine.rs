@@ -29,7 +29,7 @@ use ls_cache::Key;
 use ls_cpu::Masks;
 use ls_hash::{Mask, Selector};
 use ls_model::pack::LayerLayout;
-use ls_sched::{Chunk, Controller, Curve, Layer, Layout, Table, Worth};
+use ls_sched::{Chunk, Controller, Curve, Event, Layer, Layout, Table, Worth};
 pub use ls_sched::{Count, Keep as Retain, Policy, Stats};
 use parking_lot::Mutex;
 use record::Recorder;
@@ -137,6 +137,8 @@ struct Inner {
     /// Chunks that are being read.
     reading: Vec<Chunk>,
     landing: Landing,
+    /// What they tell the controller.
+    events: Vec<Event<'static>>,
     /// The chunks of each layer that were found sound. The pack does not change, and its device sees to
     /// what it reads; to look at every byte again each time took 15 % of the time of the thread that decodes.
     sound: Vec<Mask>,
@@ -196,6 +198,7 @@ impl Refiner {
             budget,
             reading: Vec::new(),
             landing: Landing::new(),
+            events: Vec::new(),
             sound: streamer.layers().iter().map(unseen).collect(),
             failure: None,
             scorer: Scorer::new(&predictors),

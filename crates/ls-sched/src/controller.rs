@@ -167,6 +167,27 @@ impl Controller {
     ///
     /// If that cannot have happened; nothing is changed then.
     pub fn handle(&mut self, event: Event<'_>, now: u64) -> Result<(), SchedError> {
+        self.take_in(event, now)?;
+        self.advance();
+        Ok(())
+    }
+
+    /// Takes in all that happened until `now`, and decides once what follows from it.
+    ///
+    /// # Errors
+    ///
+    /// If one of them cannot have happened. Those before it are taken in then, those after it are not.
+    pub fn handle_all<'e>(
+        &mut self,
+        events: impl IntoIterator<Item = Event<'e>>,
+        now: u64,
+    ) -> Result<(), SchedError> {
+        let taken = events.into_iter().try_for_each(|event| self.take_in(event, now));
+        self.advance();
+        taken
+    }
+
+    fn take_in(&mut self, event: Event<'_>, now: u64) -> Result<(), SchedError> {
         self.check(&event)?;
         self.before = self.now;
         self.now = self.now.max(now);
@@ -193,7 +214,6 @@ impl Controller {
             Event::TokenAbandoned => self.end_token_early(),
             Event::Time => {}
         }
-        self.advance();
         Ok(())
     }
 

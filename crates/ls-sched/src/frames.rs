@@ -32,6 +32,8 @@ pub(crate) struct Frames {
     keep: Keep,
     pub retention: Retention,
     layers: Vec<LayerFrames>,
+    /// For sorting.
+    keys: Vec<u16>,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +48,8 @@ struct LayerFrames {
     /// Stock of a moment ago, the one to go first at the end.
     victims: Vec<u16>,
     is_stale: bool,
+    /// Value of the first to go, while it is known.
+    least: Option<u8>,
     /// Stock that the list does not have yet.
     n_new: u32,
 }
@@ -77,6 +81,9 @@ impl Frames {
             keep: config.keep,
             retention: Retention::new(config.keep, layout),
             layers: layers.collect(),
+            keys: Vec::with_capacity(
+                layout.layers.iter().map(|l| l.n_chunks).max().unwrap_or(0) as usize
+            ),
         };
         frames.set_budget(config.budget_bytes);
         frames
@@ -222,21 +229,31 @@ impl Frames {
     }
 
     fn least_valued(&mut self, distance: impl Fn(u32) -> u64) -> Option<u32> {
-        let mut least = None;
+        let mut least: Option<(u8, u64, u32)> = None;
         for i in 0..self.n_layers() {
-            if self.layers[i as usize].n_stock == 0 {
+            let Some(value) = self.least_value(i) else { continue };
+            if least.is_some_and(|(best, ..)| best < value) {
                 continue;
             }
-            self.renew(i);
-            let Some(&index) = self.layers[i as usize].victims.last() else { continue };
-            let value = self.retention.value(Chunk { layer: i, index: index.into() });
             // Of equals the farthest.
-            let key = (value, u64::MAX - distance(i));
-            if least.is_none_or(|(best, _)| key < best) {
-                least = Some((key, i));
+            let far = distance(i);
+            if least.is_none_or(|(best, than, _)| value < best || far > than) {
+                least = Some((value, far, i));
             }
         }
-        least.map(|(_, layer)| layer)
+        least.map(|(.., layer)| layer)
+    }
+
+    /// Value of the first to go of a layer, if it has any stock.
+    fn least_value(&mut self, i: u32) -> Option<u8> {
+        if self.layers[i as usize].n_stock == 0 {
+            return None;
+        }
+        self.renew(i);
+        let this = &mut self.layers[i as usize];
+        let index = u32::from(*this.victims.last()?);
+        let value = || self.retention.value(Chunk { layer: i, index });
+        Some(*this.least.get_or_insert_with(value))
     }
 
     /// Lists the stock of a layer anew, if it changed value or the list came to its end.
@@ -250,11 +267,11 @@ impl Frames {
         if !is_old && !this.victims.is_empty() {
             return;
         }
-        (this.is_stale, this.n_new) = (false, 0);
+        (this.is_stale, this.least, this.n_new) = (false, None, 0);
         let start = self.starts[layer as usize] as usize;
         let flags = &self.flags[start..self.starts[layer as usize + 1] as usize];
         let stock = |flags: u8| flags & (RESIDENT | HELD | LEASED) == RESIDENT;
-        self.retention.sort(layer, |i| stock(flags[i]), &mut this.victims);
+        self.retention.sort(layer, |i| stock(flags[i]), &mut self.keys, &mut this.victims);
     }
 
     /// The first of the layer to go. It has one, so the list is renewed at most once in vain.
@@ -264,7 +281,9 @@ impl Frames {
         }
         loop {
             self.renew(layer);
-            let index = self.layers[layer as usize].victims.pop()?.into();
+            let this = &mut self.layers[layer as usize];
+            this.least = None;
+            let index = this.victims.pop()?.into();
             let chunk = Chunk { layer, index };
             // It may have been chosen since.
             if self.flags(chunk) & (RESIDENT | HELD | LEASED) == RESIDENT {

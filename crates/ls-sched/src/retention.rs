@@ -239,7 +239,14 @@ impl Retention {
     }
 
     /// Writes the chunks of a layer that `are` candidates to `order`, what goes first at the end.
-    pub(crate) fn sort(&self, layer: u32, are: impl Fn(usize) -> bool, order: &mut Vec<u16>) {
+    pub(crate) fn sort(
+        &self,
+        layer: u32,
+        are: impl Fn(usize) -> bool,
+        keys: &mut Vec<u16>,
+        order: &mut Vec<u16>,
+    ) {
+        const NONE: u16 = u16::MAX;
         let n = self.range(layer).len();
         let mut ends = [0u32; 256];
         let (start, coming) = (self.range(layer).start, self.coming(layer));
@@ -247,7 +254,10 @@ impl Retention {
             let chunk = Chunk { layer, index: i as u32 };
             usize::from(self.value_of(start + i, chunk, coming))
         };
-        (0..n).filter(|i| are(*i)).for_each(|i| ends[255 - value(i)] += 1);
+        keys.clear();
+        keys.extend((0..n).map(|i| if are(i) { 255 - value(i) as u16 } else { NONE }));
+        let listed = keys.iter().filter(|key| **key != NONE);
+        listed.for_each(|key| ends[usize::from(*key)] += 1);
         let mut end = 0;
         for count in &mut ends {
             end += *count;
@@ -256,8 +266,8 @@ impl Retention {
         order.clear();
         order.resize(end as usize, 0);
         // Of equals the last in the file goes first, so that what is not kept lies together.
-        for i in (0..n).rev().filter(|i| are(*i)) {
-            let end = &mut ends[255 - value(i)];
+        for (i, key) in keys.iter().enumerate().rev().filter(|(_, key)| **key != NONE) {
+            let end = &mut ends[usize::from(*key)];
             *end -= 1;
             order[*end as usize] = i as u16;
         }
@@ -306,7 +316,7 @@ mod tests {
     /// The chunks of layer 1 in the order in which they go.
     fn order(retention: &Retention) -> Vec<u16> {
         let mut order = Vec::new();
-        retention.sort(1, |_| true, &mut order);
+        retention.sort(1, |_| true, &mut vec![], &mut order);
         order.reverse();
         order
     }

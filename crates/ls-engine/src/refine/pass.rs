@@ -180,44 +180,50 @@ impl RefinePass<'_> {
         self.streamer.landed().take_into(&mut landing);
         let (is_any, mut failure) = (!landing.is_empty(), None);
         let (since, n) = (Instant::now(), landing.len());
+        let mut events = std::mem::take(&mut self.inner.events);
         for completion in landing.drain(..) {
-            if let Err(error) = self.land_one(completion) {
+            let (event, damage) = self.land_one(completion);
+            events.extend(event);
+            if let Some(damage) = damage {
                 // The others are over all the same.
-                failure.get_or_insert(error);
+                failure.get_or_insert(damage.into());
             }
         }
         self.inner.landing = landing;
         if is_any {
+            let now = self.inner.epoch.elapsed().as_nanos() as u64;
+            let told = self.inner.controller.handle_all(events.drain(..), now);
+            failure = failure.or(told.err().map(EngineError::from));
             self.inner.times.land(since.elapsed(), n);
         }
+        self.inner.events = events;
         failure.map_or(Ok(is_any), Err)
     }
 
-    fn land_one(&mut self, completion: Completion<Fill>) -> Result<(), EngineError> {
+    /// What a read that is over tells the controller, and whether what it brought is damaged.
+    fn land_one(
+        &mut self,
+        completion: Completion<Fill>,
+    ) -> (Option<Event<'static>>, Option<ChunkDamage>) {
         let Key { group: layer, index } = completion.buf.key();
         let chunk = Chunk { layer, index };
         if !self.inner.ended(chunk) {
             // It was given up, and has hung until now.
-            return Ok(());
+            return (None, None);
         }
         let cause = match completion.result {
             // Before it is the cache's: others take what is there as it is.
             Ok(()) => match self.inner.check(&completion.buf, chunk) {
                 Ok(()) => {
                     completion.buf.publish_unpinned();
-                    return Ok(self.tell(Event::Arrived(chunk))?);
+                    return (Some(Event::Arrived(chunk)), None);
                 }
-                Err(damage) => {
-                    drop(completion.buf);
-                    self.tell(Event::ReadFailed(chunk))?;
-                    return Err(damage.into());
-                }
+                Err(damage) => return (Some(Event::ReadFailed(chunk)), Some(damage)),
             },
             Err(cause) => Arc::new(cause),
         };
         self.inner.failure = Some(ReadFailure { layer, chunk: index, cause });
-        drop(completion.buf);
-        Ok(self.tell(Event::ReadFailed(chunk))?)
+        (Some(Event::ReadFailed(chunk)), None)
     }
 
     /// Carries out what can be without a layer.

@@ -80,7 +80,7 @@ impl Controller {
     }
 
     /// Chunks of a full stage.
-    fn stage_chunks(&self, slot: usize) -> u32 {
+    pub(super) fn stage_chunks(&self, slot: usize) -> u32 {
         let (plan, stages) = (&self.plans[slot], self.config.stages);
         // Where nothing can come in between, there is nothing to gain by stages, each of which costs something.
         let is_ranking = self.due.is_some() || self.rankings.iter().any(|r| r.asked.is_some());
@@ -101,7 +101,7 @@ impl Controller {
     }
 
     /// Chunks that a stage waits for.
-    fn least_chunks(&self, slot: usize, target: u32) -> u32 {
+    pub(super) fn least_chunks(&self, slot: usize, target: u32) -> u32 {
         let least = (f64::from(target) * f64::from(self.config.least_stage)).ceil() as u32;
         least.clamp(1, target).min(self.plans[slot].n_left())
     }
