@@ -495,8 +495,8 @@ pub struct BenchArgs {
     /// Tokens to generate; 0 leaves the decode test out
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     pub n_gen: u32,
-    /// Decode this text instead of random tokens, a part of N tokens in each run, and say how well it was
-    /// predicted
+    /// Decode this text instead of random tokens, after its first 8 as a prompt a part of N tokens in each run, and
+    /// say how well it was predicted
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Runs of each test

@@ -12,7 +12,7 @@
 #![allow(clippy::print_stdout)]
 
 use ls_sched::sim::{Board, Host, Outcome, Setup, Shape, Synthetic, Trace, simulate};
-use ls_sched::{Config, Count, Curve, Keep, Mode, Policy};
+use ls_sched::{Config, Count, Curve, Keep, Mode, Policy, Worth};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -57,10 +57,10 @@ fn main() -> Result<(), Failure> {
                 print(*cached, name, &simulate(&trace, &setup)?);
                 Ok(())
             };
-            for (name, config) in rows(board, budget) {
+            for (name, config) in rows(board, budget, *cached) {
                 play(name, *board, config)?;
             }
-            for (name, config) in rows(board, budget).into_iter().skip(8) {
+            for (name, config) in rows(board, budget, *cached).into_iter().skip(8) {
                 play(&format!("{name}, ranked as here"), as_here(board), config)?;
             }
         }
@@ -82,7 +82,7 @@ fn as_here(board: &Board) -> Board {
 }
 
 /// The policies; those that refine as the engine has them by default.
-fn rows(board: &Board, budget: u64) -> Vec<(&'static str, Config)> {
+fn rows(board: &Board, budget: u64, cached: f64) -> Vec<(&'static str, Config)> {
     let exact = Config {
         mode: Mode::Exact,
         keep: Keep::Hot,
@@ -90,11 +90,12 @@ fn rows(board: &Board, budget: u64) -> Vec<(&'static str, Config)> {
         ..board.config(Policy::OneShot, budget)
     };
     let one_shot = Config { keep: Keep::Lru, ..board.config(Policy::OneShot, budget) };
+    let Worth { price, horizon } = Worth::usual(cached);
     let worth = |policy| Config {
         count: Count::ByWorth,
-        price: 0.2,
+        price,
         late_price: 4.0,
-        horizon: 8.0,
+        horizon,
         correct: true,
         ..board.config(policy, budget)
     };
@@ -112,7 +113,7 @@ fn rows(board: &Board, budget: u64) -> Vec<(&'static str, Config)> {
         ("refine, fixed number, price 2", number(2.0)),
         ("refine, price 0.02", refine(0.02, 8.0)),
         ("refine, price 0.05", refine(0.05, 8.0)),
-        ("refine (default: 0.2)", refine(0.2, 8.0)),
+        ("refine (default)", worth(Policy::Refine)),
         ("refine, price 0.6, horizon 2", refine(0.6, 2.0)),
     ]
 }

@@ -1,7 +1,7 @@
 //! What things cost, as seen while they happen.
 
 use crate::solve::Profile;
-use crate::{Config, Layout};
+use crate::{Config, Count, Layout};
 
 /// How much one observation counts in an average.
 const WEIGHT: f64 = 1.0 / 16.0;
@@ -46,6 +46,7 @@ impl Average {
 pub(crate) struct Costs {
     stages: u32,
     ranks_inline: bool,
+    count: Count,
     n_layers: u32,
     keep_chunks: f64,
     chunk_bytes: f64,
@@ -79,6 +80,7 @@ impl Costs {
         Self {
             stages: config.stages,
             ranks_inline: config.ranks_inline,
+            count: config.count,
             n_layers: layout.n_layers(),
             keep_chunks: layers.clone().map(|l| f64::from(l.n_keep)).sum::<f64>() / n,
             chunk_bytes: layers.map(|l| f64::from(l.chunk_bytes)).sum::<f64>() / n,
@@ -199,8 +201,13 @@ impl Costs {
         put(&mut profile.between_ns, &self.between, 1.0);
         put(&mut profile.read_ns, &self.byte, stage_chunks * self.chunk_bytes);
         put(&mut profile.missing, &self.missed, 1.0);
-        if self.n_stale >= SEEN_STALE && self.expected > 0.0 {
-            let times = (self.in_vain / self.expected) as f32;
+        // What is chosen by worth is read for later tokens as well, and nothing has to be read in its place.
+        let times = match self.count {
+            Count::ByWorth => Some(0.0),
+            Count::Fixed if self.n_stale < SEEN_STALE || self.expected <= 0.0 => None,
+            Count::Fixed => Some((self.in_vain / self.expected) as f32),
+        };
+        if let Some(times) = times {
             let usual = Profile::new(self.stages, self.n_layers).staleness;
             profile.staleness = usual.iter().map(|share| (share * times).min(MOST_STALE)).collect();
         }
@@ -233,6 +240,24 @@ mod tests {
         assert!((average.variation() - 0.2).abs() < 0.03, "{average:?}");
         (0..100).for_each(|_| average.add(50.0));
         assert!((average.mean - 50.0).abs() < 0.5 && average.variation() < 0.1);
+    }
+
+    #[test]
+    fn reads_in_vain_say_how_stale_rankings_are() {
+        let layout = Layout::even(4, 100, 1000, 0.4);
+        let seen = |count, n| {
+            let config = Config::new(Mode::Sparse, Policy::Refine, 1 << 20, Curve::line(0.0, 1.0));
+            let mut costs = Costs::new(&layout, &Config { count, ..config });
+            (0..n).for_each(|_| costs.stale(3, 10, 0, None));
+            costs.profile(None).staleness
+        };
+        let usual = Profile::new(8, 4).staleness;
+        assert_eq!(seen(Count::Fixed, SEEN_STALE - 1), usual);
+        // Two of ten were to be expected.
+        let more: Vec<f32> = usual.iter().map(|share| share * 1.5).collect();
+        let off = seen(Count::Fixed, 400).into_iter().zip(more).map(|(a, b)| (a - b).abs());
+        assert!(off.fold(0.0, f32::max) < 1e-3);
+        assert_eq!(seen(Count::ByWorth, 400), [0.0; 9]);
     }
 
     #[test]

@@ -11,12 +11,10 @@ pub struct Worth {
     pub horizon: f32,
 }
 
-/// With a cache of this share of all chunks and less, reads are as cheap as they get.
-const SMALL: f64 = 0.25;
-/// Price there, by how much it grows with the share, and where it ends.
-const PRICE: (f64, f64, f64) = (0.2, 0.8, 0.6);
-/// Horizon there, and where it ends; between it is in inverse proportion to the share.
-const HORIZON: (f64, f64) = (8.0, 2.0);
+/// Price without a cache, by which power of what is not there it grows, and where it ends.
+const PRICE: (f64, f64, f64) = (0.07, 1.5, 0.6);
+/// Horizon with a cache of this share of all chunks and less, and where it ends; between it is in inverse proportion to the share.
+const HORIZON: (f64, f64, f64) = (8.0, 0.25, 2.0);
 
 impl Worth {
     /// What is sensible for a cache that holds `share` of all chunks: the more it holds, the less
@@ -24,15 +22,12 @@ impl Worth {
     /// too little to compute, and it matters more that what is read is wanted again.
     #[must_use]
     pub fn usual(share: f64) -> Self {
-        let (least, slope, most) = PRICE;
-        let (longest, shortest) = HORIZON;
-        // A share that is not a number is none.
-        let over = (share - SMALL).max(0.0);
-        let horizon = longest * SMALL / (SMALL + over);
-        Self {
-            price: (least + slope * over).min(most) as f32,
-            horizon: horizon.max(shortest) as f32,
-        }
+        let (least, power, most) = PRICE;
+        let (longest, small, shortest) = HORIZON;
+        let share = if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) };
+        let price = least * libm::pow(1.0 - share, -power);
+        let horizon = longest * small / share.max(small);
+        Self { price: price.min(most) as f32, horizon: horizon.max(shortest) as f32 }
     }
 
     /// The same for the budget of `config`.
@@ -54,12 +49,13 @@ mod tests {
             let Worth { price, horizon } = Worth::usual(share);
             (price, horizon)
         };
-        assert_eq!(at(0.0), (0.2, 8.0));
-        assert_eq!(at(0.25), (0.2, 8.0));
-        assert_eq!(at(0.5), (0.4, 4.0));
-        assert_eq!(at(0.75), (0.6, 8.0 / 3.0));
+        assert_eq!(at(0.0), (0.07, 8.0));
+        assert_eq!(at(0.5), ((0.07f64 * 8f64.sqrt()) as f32, 4.0));
         assert_eq!(at(1.0), (0.6, 2.0));
         assert_eq!(at(9.0), (0.6, 2.0));
-        assert_eq!(at(f64::NAN), (0.2, 8.0));
+        assert_eq!(at(-1.0), at(0.0));
+        assert_eq!(at(f64::NAN), at(0.0));
+        let prices: Vec<f32> = (0..50).map(|i| at(f64::from(i) / 50.0).0).collect();
+        assert!(prices.is_sorted());
     }
 }

@@ -28,7 +28,7 @@ const CACHES: [&str; 4] = ["lru", "lfu", "hot", "priority"];
 const FEW: [&[&str]; 3] = [
     &["--policy", "oneshot", "--reach", "1", "--no-correct", "--cache", "lru"],
     &["--policy", "refine", "--cache", "priority"],
-    &["--policy", "refine", "--price", "0.6", "--horizon", "2", "--cache", "priority"],
+    &["--policy", "refine", "--price", "0.3", "--horizon", "8", "--cache", "priority"],
 ];
 
 /// The variants to compare.

@@ -28,6 +28,10 @@ const ENCODE: EncodeOptions = EncodeOptions { add_special: true, parse_special: 
 /// Start of the random tokens: every run computes the same ones.
 const SEED: u64 = 1;
 
+/// Tokens of a text that stand for a prompt: every run begins after them. Models look at their first tokens
+/// from everywhere, so if these were computed with what happened to be there, one would measure that.
+const LEAD: usize = 8;
+
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if args.n_prompt == 0 && args.n_gen == 0 {
@@ -65,7 +69,8 @@ fn measure_model(
     args: &BenchArgs,
     rows: &mut Vec<Row>,
 ) -> anyhow::Result<ControlFlow<()>> {
-    let context = u64::from(args.n_prompt.max(args.n_gen).max(1));
+    let lead = if args.file.is_some() { LEAD } else { 0 };
+    let context = u64::from(args.n_prompt.max(args.n_gen).max(1)) + lead as u64;
     let smaller = "use a smaller -p or -n";
     let prepared = args.sparse.prepare(path)?;
     let reserve = prepared.as_ref().map_or(0, Prepared::bytes);
@@ -182,7 +187,7 @@ struct Bench<'a> {
 /// Tokens of a text for all runs.
 fn text(file: &Path, engine: &Engine, args: &BenchArgs) -> anyhow::Result<Vec<u32>> {
     let tokens = engine.tokenizer().encode(&cmd::read_text(file)?, ENCODE)?;
-    let needed = (args.repetitions as usize + 1) * args.n_gen as usize;
+    let needed = LEAD + (args.repetitions as usize + 1) * args.n_gen as usize;
     anyhow::ensure!(
         tokens.len() >= needed,
         "{} has {} tokens, but the runs take {needed}; use a longer text, or a smaller -n or -r",
@@ -218,13 +223,21 @@ impl<'a> Bench<'a> {
         Some(all[(part * last as f64).round() as usize])
     }
 
-    /// Tokens per second of one run over `n` tokens from an empty context.
+    /// Tokens per second of one run over `n` tokens from an empty context, or after the lead of the text.
     fn time(&mut self, test: Test, n: usize, run: usize) -> anyhow::Result<f64> {
         let mut rng = Pcg32::new(SEED);
         let vocab_size = self.engine.config().vocab_size.max(1) as u64;
         let mut token = || (u64::from(rng.next_u32()) % vocab_size) as u32;
         let mut random = || (0..n).map(|_| token()).collect::<Vec<u32>>();
-        self.state.truncate(0);
+        let lead = self.text.as_ref().filter(|_| test == Test::Decode).map(|text| &text[..LEAD]);
+        match lead {
+            Some(_) if run > 0 => self.state.truncate(LEAD),
+            Some(lead) => {
+                self.state.truncate(0);
+                self.engine.prefill(&mut self.state, lead)?;
+            }
+            None => self.state.truncate(0),
+        }
         let mut taken = Duration::ZERO;
         match (test, &self.text) {
             (Test::Prompt, _) => {
@@ -234,7 +247,7 @@ impl<'a> Bench<'a> {
                 taken = start.elapsed();
             }
             (Test::Decode, text) => {
-                let part = text.as_ref().map(|text| text[run * n..][..n].to_vec());
+                let part = text.as_ref().map(|text| text[LEAD + run * n..][..n].to_vec());
                 let tokens = part.unwrap_or_else(random);
                 for (i, &token) in tokens.iter().enumerate() {
                     let start = Instant::now();

@@ -111,15 +111,14 @@ impl Controller {
             let flags = self.frames.flags(plan.chunk(*index));
             flags & RESIDENT == 0 || flags & FRESH != 0
         };
-        self.watched.extend(plan.order.iter().copied().filter(is_read));
+        if !by_worth {
+            self.watched.extend(plan.order.iter().copied().filter(is_read));
+        }
         mark_chosen(&mut plan.marks, &plan.order);
         plan.choose(shape.n_keep, lasting, price, scores, &mut self.chooser, &mut self.frames);
         let kept = unmark_chosen(&mut plan.marks, &plan.order);
         if was_chosen {
-            // Not even as a part of what is read anyway would it be worth it now.
-            let least =
-                if by_worth { price.chunk * plan.scores.iter().sum::<f32>() } else { plan.bound };
-            let in_vain = |index: &&u16| plan.scores[usize::from(**index)] < least;
+            let in_vain = |index: &&u16| plan.scores[usize::from(**index)] < plan.bound;
             let n_in_vain = self.watched.iter().filter(in_vain).count();
             let until = (!is_here).then_some(progress);
             self.costs.stale(n_in_vain, self.watched.len(), ranked_at, until);

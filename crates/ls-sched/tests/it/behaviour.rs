@@ -2,6 +2,7 @@
 
 use ls_sched::{
     Chunk, Command, Config, Controller, Curve, Event, Keep, Layout, Mode, Policy, Read, SchedError,
+    Worth,
 };
 
 const KIB: u64 = 1024;
@@ -83,6 +84,82 @@ fn a_layer_starts_with_what_is_there_and_takes_in_what_comes() {
     controller.handle(Event::StageDone { stage }, 13).unwrap();
     let found = commands(&mut controller);
     assert_eq!(found, [Command::Retain { layer: 0 }, Command::LayerDone { layer: 0 }]);
+}
+
+/// A controller that has entered layer 0 and ranked nothing; all chunks are in memory.
+fn all_there(policy: Policy) -> Controller {
+    let (layout, config) = sparse(policy, 64, Curve::line(0.0, 1.0));
+    let mut controller = Controller::new(layout, config).unwrap();
+    for chunk in (0..2).flat_map(|layer| (0..32).map(move |index| Chunk { layer, index })) {
+        controller.handle(Event::Found(chunk), 0).unwrap();
+    }
+    controller.handle(Event::TokenBegun, 0).unwrap();
+    controller.handle(Event::LayerEntered { layer: 0 }, 0).unwrap();
+    commands(&mut controller);
+    controller
+}
+
+fn stage_sizes(controller: &mut Controller) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    while let Some(stage) = commands(controller).into_iter().find_map(|command| match command {
+        Command::RunStage { stage } => Some(stage),
+        _ => None,
+    }) {
+        sizes.push(controller.stage(stage).unwrap().chunks.len());
+        controller.handle(Event::StageDone { stage }, 0).unwrap();
+    }
+    sizes
+}
+
+#[test]
+fn where_nothing_can_come_in_between_there_is_one_stage() {
+    let best = scores(&[(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)]);
+    // The next layer's ranking is there, and it will not be ranked again.
+    let mut controller = all_there(Policy::OneShot);
+    controller.handle(Event::Scores { layer: 1, scores: &best }, 0).unwrap();
+    controller.handle(Event::Scores { layer: 0, scores: &best }, 0).unwrap();
+    assert_eq!(stage_sizes(&mut controller), [4]);
+    // It is to be ranked again after the first.
+    let mut controller = all_there(Policy::Fixed(1));
+    controller.handle(Event::Scores { layer: 1, scores: &best }, 0).unwrap();
+    controller.handle(Event::Scores { layer: 0, scores: &best }, 0).unwrap();
+    assert_eq!(stage_sizes(&mut controller), [2, 2]);
+    // Its first ranking is still to come.
+    let mut controller = all_there(Policy::OneShot);
+    controller.handle(Event::Scores { layer: 0, scores: &best }, 0).unwrap();
+    assert_eq!(stage_sizes(&mut controller), [2, 2]);
+}
+
+#[test]
+fn what_comes_together_is_taken_in_as_one_until_something_is_impossible() {
+    let (layout, config) = sparse(Policy::OneShot, 32, Curve::line(0.0, 1.0));
+    let mut controller = Controller::new(layout, config).unwrap();
+    controller.handle(Event::TokenBegun, 0).unwrap();
+    let best = scores(&[(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)]);
+    controller.handle(Event::Scores { layer: 0, scores: &best }, 0).unwrap();
+    controller.handle(Event::LayerEntered { layer: 0 }, 1).unwrap();
+    commands(&mut controller);
+    let chunk = |index| Chunk { layer: 0, index };
+    let events = [chunk(4), chunk(2), chunk(9), chunk(1)].map(Event::Arrived);
+    let error = controller.handle_all(events, 2).unwrap_err();
+    assert!(matches!(error, SchedError::Order { .. }), "{error}");
+    let there = [4, 2, 9, 1].map(|index| controller.is_resident(chunk(index)));
+    assert_eq!(there, [true, true, false, false]);
+    let found = commands(&mut controller);
+    let [Command::RunStage { stage }] = found[..] else { panic!("{found:?}") };
+    assert_eq!(controller.stage(stage).unwrap().chunks, [2, 4]);
+}
+
+#[test]
+fn the_price_can_change() {
+    let (layout, config) = sparse(Policy::OneShot, 32, Curve::line(0.0, 1.0));
+    let mut controller = Controller::new(layout, config).unwrap();
+    let worth = Worth { price: 0.5, horizon: 3.0 };
+    controller.set_worth(worth).unwrap();
+    let Config { price, horizon, .. } = *controller.config();
+    assert_eq!(Worth { price, horizon }, worth);
+    assert!(controller.set_worth(Worth { price: -1.0, ..worth }).is_err());
+    assert_eq!(controller.config().price, 0.5);
 }
 
 #[test]

@@ -198,6 +198,23 @@ fn who_computes_also_ranks_and_takes_in_what_comes() {
 }
 
 #[test]
+fn layers_that_miss_nothing_are_ranked_ahead_now_and_then() {
+    let trace = trace(40);
+    let board = Board { host: Host::Computes, rank_ns: 60_000.0, choose_ns: 30_000.0, ..BALANCED };
+    let [once, adaptive] = [Policy::OneShot, Policy::Refine].map(|policy| {
+        let mut setup = setup(board, policy, 2.5);
+        (setup.config.correct, setup.warm_up) = (true, 24);
+        play(&trace, &setup)
+    });
+    let layers = f64::from(SHAPE.n_layers);
+    assert!(once.ranks_per_token() >= 2.0 * layers - 1.0, "{}", once.ranks_per_token());
+    let ratio = adaptive.ranks_per_token() / layers;
+    assert!((1.05..1.5).contains(&ratio), "{ratio}");
+    assert!(adaptive.tokens_per_s() > 1.03 * once.tokens_per_s());
+    assert_eq!(adaptive.stats.stall_miss_bytes, 0);
+}
+
+#[test]
 fn of_chunks_the_best_neurons_are_computed() {
     let Shape { n_layers, n_chunks, .. } = SHAPE;
     let (n_tokens, n_chunks) = (10, 4 * n_chunks);
