@@ -151,10 +151,18 @@ fn measure_model(
     if let Some(path) = &args.record
         && let Some(bytes) = computing.refiner().and_then(Refiner::recorded)
     {
-        std::fs::write(path, bytes)
+        write_whole(path, &bytes)
             .with_context(|| format!("cannot write the record to {}", path.display()))?;
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Writes a file whole, or leaves what was there.
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
+    written.inspect_err(|_| _ = std::fs::remove_file(&part))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

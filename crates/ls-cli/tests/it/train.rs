@@ -105,6 +105,7 @@ fn streams(pack: &str, text: &str, run: &[&str]) {
     let output = leanstream(&[&bench[..], &sparse, &budget, &["--record", &record]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(std::fs::read(&record).unwrap().starts_with(b"LSTR"));
+    assert!(!std::fs::exists(format!("{record}.part")).unwrap());
     let rows: Value = serde_json::from_str(&stdout(&output)).unwrap();
     let row = &rows[0];
     assert_eq!((&row["policy"], &row["cache"]), (&"fixed:2".into(), &"lru".into()));
