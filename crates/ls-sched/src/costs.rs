@@ -64,6 +64,8 @@ pub(crate) struct Costs {
     in_vain: f64,
     expected: f64,
     n_stale: u32,
+    /// How stale rankings usually are, by the stages that were done.
+    usual: Vec<f32>,
     /// Nanoseconds of reading a byte, as the curve has it.
     curve_byte_ns: f64,
     /// From so many reads on the device is busy: with fewer, what one takes is more than it costs.
@@ -93,6 +95,7 @@ impl Costs {
             in_vain: 0.0,
             expected: 0.0,
             n_stale: 0,
+            usual: Profile::new(config.stages, layout.n_layers()).staleness,
             curve_byte_ns: byte_ns(layout, config),
             busy_reads: (config.max_reads as usize / 2).max(1),
             busy_since: None,
@@ -142,8 +145,7 @@ impl Costs {
     /// Of chunks that are read because of a ranking after so many stages, some are found not to be worth it when the layer
     /// is ranked again: after so many stages, or from its own input.
     pub fn stale(&mut self, in_vain: usize, of: usize, ranked_at: u32, until: Option<u32>) {
-        let usual = Profile::new(self.stages, self.n_layers).staleness;
-        let at = |stages: u32| usual[stages.min(self.stages) as usize];
+        let at = |stages: u32| self.usual[stages.min(self.stages) as usize];
         let gain = f64::from(at(ranked_at) - until.map_or(0.0, at));
         if of == 0 || gain <= 0.0 {
             return;
@@ -208,8 +210,8 @@ impl Costs {
             Count::Fixed => Some((self.in_vain / self.expected) as f32),
         };
         if let Some(times) = times {
-            let usual = Profile::new(self.stages, self.n_layers).staleness;
-            profile.staleness = usual.iter().map(|share| (share * times).min(MOST_STALE)).collect();
+            profile.staleness =
+                self.usual.iter().map(|share| (share * times).min(MOST_STALE)).collect();
         }
         if self.byte.n >= SEEN {
             profile.read_spread = self.byte.variation().min(2.0) as f32;

@@ -247,10 +247,12 @@ impl Controller {
         };
         self.frames.set(chunk, FRESH);
         if self.frames.has(chunk, HELD) {
-            // Once there are enough for a stage, computing does not wait for what came with them.
+            // Once there are enough for a stage, computing does not wait for what came with them. In exact mode
+            // it waits for segments, whatever else is there.
             let is_awaited = self.stalled.is_some()
                 && self.plans[slot].visit == Some(self.visit)
-                && self.plans[slot].n_ready < self.least_chunks(slot, self.stage_chunks(slot));
+                && (self.config.mode == Mode::Exact
+                    || self.plans[slot].n_ready < self.least_chunks(slot, self.stage_chunks(slot)));
             self.stats.stall_miss_bytes += if is_awaited { n_read } else { 0 };
             self.plans[slot].n_ready += 1;
             self.count_missing(slot, chunk, -1);

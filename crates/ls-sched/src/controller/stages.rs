@@ -95,9 +95,8 @@ impl Controller {
 
     /// Whether anything is being read, or about to be.
     fn reads_on(&self) -> bool {
-        let open = self.plans.iter().filter(|plan| plan.is_chosen);
-        self.n_flights() > 0
-            || open.into_iter().any(|plan| plan.is_stale || plan.next_run < plan.runs.len())
+        let mut open = self.plans.iter().filter(|plan| plan.is_chosen);
+        self.n_flights() > 0 || open.any(|plan| plan.is_stale || plan.next_run < plan.runs.len())
     }
 
     /// Chunks that a stage waits for.
