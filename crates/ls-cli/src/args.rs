@@ -1,5 +1,6 @@
 //! The command line: flags, their defaults and their help.
 
+mod bench;
 pub mod device;
 mod train;
 
@@ -13,6 +14,7 @@ use crate::choose::SparseArgs;
 use crate::refine::RefineArgs;
 use crate::size::{self, Budget};
 
+pub use bench::{BenchArgs, BenchOutput};
 pub use device::DeviceArgs;
 pub use train::TrainArgs;
 
@@ -468,76 +470,6 @@ pub struct CalibrateArgs {
     /// Budget and streaming.
     #[command(flatten)]
     pub stream: StreamArgs,
-}
-
-const BENCH_EXAMPLES: &str = "\
-Tests: ppN computes a prompt of N tokens at once, tgN generates N tokens one by one; both start from
-an empty context. Speeds are the mean of the runs ± their standard deviation, after a warm-up run.
-The floor is the time in which the weights can be read from memory once, measured by a plain read
-with as many threads; `floor` says how many times longer a token took.
-
-Examples:
-  leanstream bench model.gguf
-  leanstream bench a.gguf b.gguf -p 0 -n 64 -r 3
-  leanstream bench model.gguf -t 4 -o json
-  leanstream bench model.lspack --budget 700MB";
-
-/// Arguments of `bench`.
-#[derive(Debug, Args)]
-#[command(after_help = BENCH_EXAMPLES)]
-pub struct BenchArgs {
-    /// .gguf files, safetensors folders or .lspack files
-    #[arg(required = true, value_name = "MODEL")]
-    pub models: Vec<PathBuf>,
-    /// Prompt tokens; 0 leaves the prompt test out
-    #[arg(short = 'p', long, value_name = "N", default_value_t = 512)]
-    pub n_prompt: u32,
-    /// Tokens to generate; 0 leaves the decode test out
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
-    pub n_gen: u32,
-    /// Decode this text instead of random tokens, after its first 8 as a prompt a part of N tokens in each run, and
-    /// say how well it was predicted
-    #[arg(short, long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Runs of each test
-    #[arg(short, long, value_name = "N", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub repetitions: u32,
-    /// Which neurons are computed.
-    #[command(flatten)]
-    pub sparse: SparseArgs,
-    /// How sparse tokens are streamed.
-    #[command(flatten)]
-    pub refine: RefineArgs,
-    /// Compute threads [default: one for each usable core]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-    /// Write to this file what neurons scored, and were worth, for each token that is decoded in sparse mode under a
-    /// budget: a trace for the simulator of ls-sched. Of chunks that are not in memory the scores stand for the
-    /// worth, so take a budget that holds the model. Tokens are slower by it
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
-    /// Form of the result: a Markdown table, a JSON array, an object on each line, or comma-separated
-    #[arg(short, long, value_name = "FORM", default_value = "md")]
-    pub output: BenchOutput,
-    /// As -o json
-    #[arg(long, conflicts_with = "output")]
-    pub json: bool,
-    /// Where MLPs are computed.
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    /// Budget and streaming.
-    #[command(flatten)]
-    pub stream: StreamArgs,
-}
-
-/// Form of a benchmark's result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchOutput {
-    Md,
-    Json,
-    Jsonl,
-    Csv,
 }
 
 const DOCTOR_EXAMPLES: &str = "\

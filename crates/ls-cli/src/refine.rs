@@ -20,7 +20,7 @@ pub struct RefineArgs {
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// What reading a whole layer costs, in terms of what its neurons add: more reads less, and loses more.
-    /// 0: whatever adds anything is read [default: from 0.1 with a small cache to 0.6 with a large one]
+    /// 0: whatever adds anything is read [default: from 0.07 with a small cache to 0.6 with a large one]
     #[arg(long, value_name = "X", value_parser = at_least::<0>)]
     pub price: Option<f64>,
     /// What reading costs when computing waits for it, as a multiple of that [default: 4]

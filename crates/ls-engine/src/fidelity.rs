@@ -138,6 +138,37 @@ impl Sums {
     }
 }
 
+/// Compares predictions with dense ones, one by one: for logits that were not computed by [`fidelity`].
+#[derive(Debug, Default)]
+pub struct Predictions {
+    sums: Sums,
+}
+
+impl Predictions {
+    /// Takes in logits after the token at `position`, dense ones and those of another way; `next` is what came there.
+    ///
+    /// # Errors
+    ///
+    /// If a logit is not finite, or there is none of `next`.
+    pub fn add(
+        &mut self,
+        dense: &[f32],
+        way: &[f32],
+        next: u32,
+        position: usize,
+    ) -> Result<(), PerplexityError> {
+        let prediction = compare(dense, way, next);
+        let prediction = prediction.map_err(|fault| fault.at(0, position, next, way.len()))?;
+        self.sums.add(prediction);
+        Ok(())
+    }
+
+    /// What is known of the way so far, for which `counts` says what was computed; `None` before the first prediction.
+    pub fn compared(&self, counts: SparseCounts) -> Option<Compared> {
+        (!self.sums.kls.is_empty()).then(|| self.sums.compared(1, counts))
+    }
+}
+
 struct Comparison<'a> {
     engine: &'a Engine,
     state: &'a mut State,
@@ -313,5 +344,21 @@ mod tests {
         assert_eq!((got.kl_99, got.top1_agreement), (0.5, 0.75));
         sums.add(prediction(0.0, 0.2, 9.0, true));
         assert_eq!(sums.compared(3, SparseCounts::default()).kl_99, 9.0);
+    }
+
+    #[test]
+    fn predictions_can_be_compared_one_by_one() {
+        let (p, q) = ([0.5, 0.25, 0.25, 0.0], [0.25, 0.5, 0.125, 0.125]);
+        let mut predictions = Predictions::default();
+        assert_eq!(predictions.compared(SparseCounts::default()), None);
+        predictions.add(&logits(&p), &logits(&q), 2, 0).unwrap();
+        predictions.add(&logits(&p), &logits(&p), 0, 1).unwrap();
+        let got = predictions.compared(SparseCounts::default()).unwrap();
+        assert!((got.rise - (0.5 * 2f64.ln()).exp_m1()).abs() < 1e-6, "{got:?}");
+        assert_eq!(got.top1_agreement, 0.5);
+        let none = predictions.add(&logits(&p), &logits(&q), 4, 7);
+        assert!(matches!(none, Err(PerplexityError::UnknownToken { token: 4, vocab_size: 4 })));
+        let nan = predictions.add(&logits(&p), &[f32::NAN; 4], 1, 7);
+        assert!(matches!(nan, Err(PerplexityError::NotFinite { position: 7, .. })), "{nan:?}");
     }
 }

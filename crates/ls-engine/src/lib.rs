@@ -82,7 +82,7 @@ mod weights;
 pub use budget::{Floor, Plan};
 pub use completions::{Agreement, completions};
 pub use error::EngineError;
-pub use fidelity::{Compared, Fidelity, fidelity, fidelity_bytes};
+pub use fidelity::{Compared, Fidelity, Predictions, fidelity, fidelity_bytes};
 pub use generate::{Event, FinishReason, GenerateError, GenerateOptions, Generation, generate};
 pub use gpu::{Control, Device, DeviceStatus, GpuError, GpuFault, Profile, VulkanOptions};
 pub use hotness::{HotnessProgress, hotness};

@@ -490,7 +490,7 @@ fn prices(layout: &Layout, config: &Config) -> Vec<Price> {
         (Mode::Sparse, Count::Fixed) => Price::new(config.price, &config.curve, layer.chunk_bytes),
         (Mode::Sparse, Count::ByWorth) => {
             let (bytes, n) = (layer.chunk_bytes, layer.n_chunks);
-            Price::of_layer(config.price, &config.curve, bytes, n)
+            Price::of_layer(config.price / layer.weight, &config.curve, bytes, n)
         }
     };
     layout.layers.iter().map(price).collect()

@@ -16,7 +16,7 @@ pub struct Chunk {
 }
 
 /// The chunks of one layer, which lie one after the other in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layer {
     /// How many there are.
     pub n_chunks: u32,
@@ -27,10 +27,13 @@ pub struct Layer {
     pub segment_chunks: u32,
     /// Bytes of each in the file; at most those of a frame.
     pub chunk_bytes: u32,
+    /// What a share of this layer's scores counts, beside the same share of other layers'; 1 on average.
+    /// Only if chunks are chosen [by worth](crate::Count::ByWorth).
+    pub weight: f32,
 }
 
 /// All layers, in the order in which a token needs them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Bytes of a place in memory.
     pub frame_bytes: u32,
@@ -45,7 +48,7 @@ impl Layout {
         let n_keep = libm::round(f64::from(n_chunks) * keep) as u32;
         let n_keep = n_keep.clamp(1, n_chunks.max(1));
         let segment_chunks = n_chunks.clamp(1, 8);
-        let layer = Layer { n_chunks, n_keep, segment_chunks, chunk_bytes };
+        let layer = Layer { n_chunks, n_keep, segment_chunks, chunk_bytes, weight: 1.0 };
         Self { frame_bytes: chunk_bytes, layers: vec![layer; n_layers as usize] }
     }
 
@@ -80,6 +83,7 @@ impl Layout {
             within("chunks of a segment", f64::from(layer.segment_chunks), 1.0..=n, "1 to all")?;
             let bytes = f64::from(layer.chunk_bytes);
             within("bytes of a chunk", bytes, 1.0..=frame, "at least 1, at most a frame")?;
+            within("weight of a layer", layer.weight.into(), 1e-6..=1e6, "more than 0")?;
         }
         Ok(())
     }

@@ -147,11 +147,11 @@ impl Plan {
         }
     }
 
-    /// The best `n_keep` are to be computed, those among them that are already; or with `lasting` those that are
-    /// worth it, and `n_keep` only if none is. `lasting` is what absent ones are worth beyond this visit.
+    /// The best of `layer`, as many as it says, are to be computed, those among them that are already; or with `lasting` those that are
+    /// worth it, and as many only if none is. `lasting` is what absent ones are worth beyond this visit.
     pub fn choose(
         &mut self,
-        n_keep: u32,
+        layer: &Layer,
         lasting: Option<&[f32]>,
         price: Price,
         scores: &[f32],
@@ -163,7 +163,7 @@ impl Plan {
         for i in 0..self.order.len() {
             frames.clear(self.chunk(self.order[i]), HELD);
         }
-        let n = n_keep.saturating_sub(self.n_taken + self.n_dropped) as usize;
+        let n = layer.n_keep.saturating_sub(self.n_taken + self.n_dropped) as usize;
         let (marks, flags) = (&self.marks, frames.layer(self.layer));
         let place = |i: usize| match flags[i] {
             _ if marks[i] & (TAKEN | DROPPED) != 0 => Place::Taken,
@@ -185,7 +185,7 @@ impl Plan {
         let rest: f32 = self.order.iter().map(|i| self.scores[usize::from(*i)]).sum();
         self.score_sum = gone + rest;
         self.hold(frames);
-        frames.scored(self.layer, &self.scores, self.bound);
+        frames.scored(self.layer, &self.scores, self.bound / layer.weight);
     }
 
     /// Protects what was chosen.

@@ -12,7 +12,7 @@ pub struct Worth {
 }
 
 /// Price without a cache, by which power of what is not there it grows, and where it ends.
-const PRICE: (f64, f64, f64) = (0.08, 1.5, 0.6);
+const PRICE: (f64, f64, f64) = (0.07, 1.0, 0.6);
 /// Horizon with a cache of this share of all chunks and less, and where it ends; between it is in inverse proportion to the share.
 const HORIZON: (f64, f64, f64) = (8.0, 0.25, 2.0);
 
@@ -49,8 +49,8 @@ mod tests {
             let Worth { price, horizon } = Worth::usual(share);
             (price, horizon)
         };
-        assert_eq!(at(0.0), (0.08, 8.0));
-        assert_eq!(at(0.5), ((0.08f64 * 8f64.sqrt()) as f32, 4.0));
+        assert_eq!(at(0.0), (0.07, 8.0));
+        assert_eq!(at(0.5), (0.14, 4.0));
         assert_eq!(at(1.0), (0.6, 2.0));
         assert_eq!(at(9.0), (0.6, 2.0));
         assert_eq!(at(-1.0), at(0.0));

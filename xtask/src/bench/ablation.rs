@@ -55,6 +55,9 @@ pub fn run(setup: &Setup, args: &BenchArgs) -> Result<()> {
             None => packs::pack(&setup.program, model, "auto")?,
         };
         let predictors = predictors(setup, args, &pack.path)?;
+        // What an exact run predicts, to compare the others with.
+        let folder = tempfile::tempdir().context("cannot make a folder for logits")?;
+        let logits = shown(&folder.path().join("exact.logits"));
         let (text, keep) = (shown(&text), args.keep.to_string());
         let predictors = shown(&predictors);
         let same = ["--mode", "sparse", "--keep", &keep, "--predictors", &predictors];
@@ -62,8 +65,9 @@ pub fn run(setup: &Setup, args: &BenchArgs) -> Result<()> {
             let (mut runs, mut alone) = (Vec::new(), Vec::new());
             for turn in 1..=setup.turns {
                 eprintln!("{}: turn {turn} of {}, {budget}", name_of(model), setup.turns);
-                let of = ["-f", &text];
+                let of = ["-f", &text, "--write-logits", &logits];
                 alone.push(runner.ours(model, &pack.path, None, &of)?.named("in memory, exact"));
+                let of = ["-f", &text, "--compare-logits", &logits];
                 let flags = [&same[..], &of[..]].concat();
                 alone
                     .push(runner.ours(model, &pack.path, None, &flags)?.named("in memory, sparse"));

@@ -69,11 +69,11 @@ pub fn variants(runs: &[Run], compute_tok_per_s: f64) -> String {
 /// One line for each policy and cache. `compute` is the speed of computing alone.
 pub fn ablation(runs: &[Run], compute_tok_per_s: f64) -> String {
     let mut out = String::from(
-        "| variant | tok/s (min–max) | perplexity | computed | stall miss | demand miss | wasted | \
+        "| variant | tok/s (min–max) | perplexity | KL | top 1 | computed | stall miss | demand miss | wasted | \
          refinements/token | p50 ms | p99 ms | MB/token | stall ms/token | disk MB/s | ms/token | \
          floor ms | measured ÷ floor |\n",
     );
-    rule(&mut out, 16);
+    rule(&mut out, 18);
     let mut seen: Vec<&str> = Vec::new();
     for run in runs {
         if seen.contains(&run.variant.as_str()) {
@@ -86,6 +86,8 @@ pub fn ablation(runs: &[Run], compute_tok_per_s: f64) -> String {
             run.variant.clone(),
             group.speed(),
             of(|s| s.ppl),
+            of(|s| s.kl),
+            of(|s| s.top1_agreement),
             of(|s| s.computed_fraction),
             of(|s| s.stall_miss_ratio),
             of(|s| s.demand_miss_ratio),

@@ -1,6 +1,7 @@
 //! `leanstream bench`: prompt and decode speed, beside the floor that memory sets.
 
 mod floor;
+mod logits;
 mod rows;
 
 use std::ops::ControlFlow;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use ls_engine::{Engine, Pcg32, PeakRss, Refiner, State};
+use ls_engine::{Compared, Engine, Pcg32, PeakRss, Refiner, SparseCounts, State};
 use ls_model::tokenizer::EncodeOptions;
 
 use super::load::load_on;
@@ -20,6 +21,7 @@ use crate::output::UsageError;
 use crate::streaming::Since;
 use crate::{cmd, interrupt, output};
 use floor::Floor;
+use logits::Logits;
 use rows::{Row, Speed};
 
 /// How a text is taken: as it is, with what the model has before one.
@@ -38,6 +40,14 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         return Err(
             UsageError("-p 0 and -n 0 leave nothing to measure; give one of them".into()).into()
         );
+    }
+    if let Some(flag) = args.logits_flag() {
+        let wrong = |why| Err(UsageError(format!("{flag} {why}")).into());
+        match (&args.models[..], args.n_gen) {
+            ([_], 2..) => {}
+            ([_], _) => return wrong("is of predictions, so -n must be 2 or more"),
+            _ => return wrong("is of one model; give only one"),
+        }
     }
     interrupt::install()?;
     let mut rows = Vec::new();
@@ -94,7 +104,8 @@ fn measure_model(
         refiner.record();
     }
     let text = args.file.as_ref().map(|file| text(file, &engine, args)).transpose()?;
-    let mut bench = Bench::new(&engine, state, text);
+    let logits = Logits::open(args, engine.config().vocab_size)?;
+    let mut bench = Bench::new(&engine, state, text, logits);
     for (test, n) in [(Test::Prompt, args.n_prompt), (Test::Decode, args.n_gen)] {
         if n == 0 {
             continue;
@@ -120,6 +131,7 @@ fn measure_model(
         }
         let counted = bench.state.sparse_counts().zip(counts);
         let counted = counted.map(|(now, before)| now.since(&before));
+        let compared = bench.compared(counted).filter(|_| test == Test::Decode);
         rows.push(Row {
             model: cmd::model_name(path),
             size_bytes: engine.weight_bytes(),
@@ -141,11 +153,16 @@ fn measure_model(
             policy: computing.policy(),
             cache: engine.plan().map(|_| computing.cache(args.stream.cache)),
             ppl: bench.ppl().filter(|_| test == Test::Decode),
+            kl: compared.as_ref().map(|of| of.kl),
+            ppl_rise: compared.as_ref().map(|of| of.rise),
+            ppl_rise_stderr: compared.as_ref().map(|of| of.rise_stderr),
+            top1_agreement: compared.as_ref().map(|of| of.top1_agreement),
             p50_ms: bench.quantile_ms(0.5),
             p99_ms: bench.quantile_ms(0.99),
             stream: since.report(&engine, n as usize * speeds.len()),
         });
     }
+    bench.logits.finish()?;
     bar.finish_and_clear();
     watch.look();
     if let Some(path) = &args.record
@@ -190,6 +207,7 @@ struct Bench<'a> {
     token_ms: Vec<f64>,
     /// Summed negative log likelihood of the text's tokens, and how many were predicted.
     nll: (f64, usize),
+    logits: Logits,
 }
 
 /// Tokens of a text for all runs.
@@ -206,9 +224,9 @@ fn text(file: &Path, engine: &Engine, args: &BenchArgs) -> anyhow::Result<Vec<u3
 }
 
 impl<'a> Bench<'a> {
-    fn new(engine: &'a Engine, state: State, text: Option<Vec<u32>>) -> Self {
+    fn new(engine: &'a Engine, state: State, text: Option<Vec<u32>>, logits: Logits) -> Self {
         let (peak, token_ms, nll) = (PeakRss::start(), Vec::new(), (0.0, 0));
-        Self { engine, state, peak, text, token_ms, nll }
+        Self { engine, state, peak, text, token_ms, nll, logits }
     }
 
     /// From here on runs count.
@@ -221,6 +239,11 @@ impl<'a> Bench<'a> {
     fn ppl(&self) -> Option<f64> {
         let (sum, n) = self.nll;
         (n > 0).then(|| (sum / n as f64).exp())
+    }
+
+    /// What was decoded of a text, beside what was read of another run.
+    fn compared(&self, counts: Option<SparseCounts>) -> Option<Compared> {
+        self.logits.compared(counts.unwrap_or_default())
     }
 
     /// The time that such a part of the tokens took at most.
@@ -264,6 +287,9 @@ impl<'a> Bench<'a> {
                     taken += time;
                     self.token_ms.push(time.as_secs_f64() * 1e3);
                     if let Some(next) = tokens.get(i + 1).filter(|_| self.text.is_some()) {
+                        if run > 0 {
+                            self.logits.take(token, logits, *next)?;
+                        }
                         self.nll.0 -= log_likelihood(logits, *next as usize);
                         self.nll.1 += 1;
                     }

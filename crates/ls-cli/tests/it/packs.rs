@@ -434,3 +434,29 @@ fn a_model_that_is_no_pack_is_packed_once() {
     assert!(stderr(&third).contains("packing it once, as "), "{}", stderr(&third));
     assert_eq!(report(&third)["text"], second["text"]);
 }
+
+#[test]
+fn bench_compares_predictions_with_those_of_an_exact_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let pack = packed(dir.path());
+    let text =
+        write(dir.path(), "text.txt", "A value has one owner at a time. ".repeat(20).as_bytes());
+    let other = write(
+        dir.path(),
+        "other.txt",
+        "Threads share what is behind a lock. ".repeat(20).as_bytes(),
+    );
+    let logits = dir.path().join("exact.logits").to_str().unwrap().to_owned();
+    let bench = ["bench", &pack, "-p", "0", "-n", "6", "-r", "2", "--json"];
+    let written = json(&[&bench[..], &["-f", &text, "--write-logits", &logits]].concat());
+    assert!(written[0]["kl"].is_null() && written[0]["ppl"].is_number(), "{written}");
+    let of = ["-f", &text, "--compare-logits", &logits, "--budget", "64MB"];
+    let exact = json(&[&bench[..], &of].concat());
+    let number = |row: &Value, key: &str| row[0][key].as_f64().unwrap();
+    assert!(number(&exact, "kl") < 1e-9 && number(&exact, "top1_agreement") == 1.0, "{exact}");
+    assert_eq!(number(&exact, "ppl"), number(&written, "ppl"));
+    let shown = leanstream(&[&bench[..8], &of[..4]].concat());
+    assert!(stdout(&shown).contains("divergence 0.000, the same likeliest token in 100 %"));
+    let message = failure(&[&bench[..], &["-f", &other, "--compare-logits", &logits]].concat());
+    assert!(message.contains("the text and -n must be the same"), "{message}");
+}

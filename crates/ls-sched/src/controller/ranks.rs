@@ -115,7 +115,7 @@ impl Controller {
             self.watched.extend(plan.order.iter().copied().filter(is_read));
         }
         mark_chosen(&mut plan.marks, &plan.order);
-        plan.choose(shape.n_keep, lasting, price, scores, &mut self.chooser, &mut self.frames);
+        plan.choose(&shape, lasting, price, scores, &mut self.chooser, &mut self.frames);
         let kept = unmark_chosen(&mut plan.marks, &plan.order);
         if was_chosen {
             let in_vain = |index: &&u16| plan.scores[usize::from(**index)] < plan.bound;

@@ -123,7 +123,9 @@ impl Controller {
         }
         let scores = match self.config.mode {
             Mode::Exact => None,
-            Mode::Sparse => Some((&plan.scores[..], plan.bound)),
+            Mode::Sparse => {
+                Some((&plan.scores[..], plan.bound / self.layout.layers[layer as usize].weight))
+            }
         };
         self.frames.retention.used(layer, |i| plan.marks[i] & TAKEN != 0, scores);
     }

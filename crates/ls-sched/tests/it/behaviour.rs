@@ -1,8 +1,8 @@
 //! Single decisions.
 
 use ls_sched::{
-    Chunk, Command, Config, Controller, Curve, Event, Keep, Layout, Mode, Policy, Read, SchedError,
-    Worth,
+    Chunk, Command, Config, Controller, Count, Curve, Event, Keep, Layout, Mode, Policy, Read,
+    SchedError, Worth,
 };
 
 const KIB: u64 = 1024;
@@ -54,6 +54,25 @@ fn gaps_are_read_through_where_a_read_costs_more() {
     assert_eq!(found, [(3, 0b1000101), (20, 1)]);
     let found = first_reads(Curve::line(0.0, 1.0), &best);
     assert_eq!(found, [(3, 1), (9, 1), (20, 1), (5, 1)]);
+}
+
+#[test]
+fn a_layer_that_counts_more_reads_more() {
+    let first = |weight: f32| {
+        let (mut layout, config) = sparse(Policy::OneShot, 32, Curve::line(0.0, 1.0));
+        layout.layers[0].weight = weight;
+        // Of 32 chunks each costs half of the mean score.
+        let config = Config { count: Count::ByWorth, price: 0.5, ..config };
+        let mut controller = Controller::new(layout, config).unwrap();
+        controller.handle(Event::TokenBegun, 0).unwrap();
+        let mut all = [1.0; 32];
+        (all[3], all[9], all[20]) = (0.6, 0.3, 0.15);
+        controller.handle(Event::Scores { layer: 0, scores: &all }, 0).unwrap();
+        let commands = commands(&mut controller);
+        let reads = reads(&controller, &commands);
+        reads.iter().map(|read| read.wanted.count_ones()).sum::<u32>()
+    };
+    assert_eq!([1.0, 2.0, 4.0].map(first), [30, 31, 32]);
 }
 
 #[test]

@@ -7,12 +7,15 @@ use crate::world::{End, Faults, World};
 
 fn layout() -> impl Strategy<Value = Layout> {
     let layer = (1u32..70).prop_flat_map(|n_chunks| {
-        (1..=n_chunks, 1..=n_chunks.min(12)).prop_map(move |(n_keep, segment_chunks)| Layer {
-            n_chunks,
-            n_keep,
-            segment_chunks,
-            chunk_bytes: 4096,
-        })
+        (1..=n_chunks, 1..=n_chunks.min(12), 0.25f32..4.0).prop_map(
+            move |(n_keep, segment_chunks, weight)| Layer {
+                weight,
+                n_chunks,
+                n_keep,
+                segment_chunks,
+                chunk_bytes: 4096,
+            },
+        )
     });
     prop::collection::vec(layer, 1..5).prop_map(|layers| Layout { frame_bytes: 4096, layers })
 }

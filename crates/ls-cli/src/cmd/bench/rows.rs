@@ -67,6 +67,13 @@ pub struct Row {
     pub cache: Option<&'static str>,
     /// Perplexity of the text that was decoded.
     pub ppl: Option<f64>,
+    /// Mean divergence of the predictions from those of `--compare-logits`, in nats.
+    pub kl: Option<f64>,
+    /// By what factor the perplexity is higher than theirs, less 1, and the standard error of that.
+    pub ppl_rise: Option<f64>,
+    pub ppl_rise_stderr: Option<f64>,
+    /// Fraction of predictions of which both find the same token the likeliest.
+    pub top1_agreement: Option<f64>,
     /// Milliseconds of a token: what half of them do not exceed, and what 99 % do not.
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
@@ -82,7 +89,7 @@ fn three_decimals<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S
 /// All rows as text.
 pub fn print(rows: &[Row], form: BenchOutput) -> anyhow::Result<String> {
     Ok(match form {
-        BenchOutput::Md => markdown(rows),
+        BenchOutput::Md => markdown(rows) + &predictions(rows),
         BenchOutput::Json => serde_json::to_string_pretty(rows)? + "\n",
         BenchOutput::Jsonl => {
             let lines = rows.iter().map(|row| Ok(serde_json::to_string(row)? + "\n"));
@@ -150,6 +157,25 @@ fn streamed_markdown(rows: &[Row]) -> String {
     out
 }
 
+/// How well a text was predicted; nothing if there was none.
+fn predictions(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let mut line = format!("\n{}, {}: perplexity {:.2}", row.model, row.test, row.ppl?);
+        if let (Some(kl), Some(rise), Some(stderr), Some(same)) =
+            (row.kl, row.ppl_rise, row.ppl_rise_stderr, row.top1_agreement)
+        {
+            line += &format!(
+                ", {:+.1} ± {:.1} % beside the logits compared with; divergence {kl:.3}, the same likeliest token in {:.0} %",
+                100.0 * rise,
+                100.0 * stderr,
+                100.0 * same
+            );
+        }
+        Some(line + "\n")
+    };
+    rows.iter().filter_map(line).collect()
+}
+
 /// The same keys as JSON has, so that no form can know a field that another does not.
 fn csv(rows: &[Row]) -> anyhow::Result<String> {
     let mut out = String::new();
@@ -199,6 +225,10 @@ mod tests {
             policy: None,
             cache: None,
             ppl: None,
+            kl: None,
+            ppl_rise: None,
+            ppl_rise_stderr: None,
+            top1_agreement: None,
             p50_ms: None,
             p99_ms: None,
             stream: StreamReport::default(),
@@ -225,11 +255,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_predicted_is_said_below() {
+        let [_, mut row] = <[Row; 2]>::try_from(rows()).unwrap();
+        assert_eq!(predictions(&[row.clone()]), "");
+        row.ppl = Some(9.183);
+        assert_eq!(predictions(&[row.clone()]), "\ntiny, \"q4\", tg128: perplexity 9.18\n");
+        (row.kl, row.ppl_rise, row.ppl_rise_stderr) = (Some(0.2554), Some(0.253), Some(0.051));
+        row.top1_agreement = Some(0.75);
+        assert_eq!(
+            predictions(&[row]),
+            "\ntiny, \"q4\", tg128: perplexity 9.18, +25.3 ± 5.1 % beside the logits compared with; divergence 0.255, the same likeliest token in 75 %\n"
+        );
+    }
+
+    #[test]
     fn csv_quotes_and_leaves_unknown_cells_empty() {
         insta::assert_snapshot!(print(&rows(), BenchOutput::Csv).unwrap(), @r#"
-        model,size_bytes,test,avg_ts,stddev_ts,threads,device,gpu,gpu_control,gpu_bytes,gpu_notice,mode,keep,computed_fraction,chosen_fraction,touched_fraction,peak_rss_bytes,read_gb_per_s,floor_ratio,policy,cache,ppl,p50_ms,p99_ms,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,refinements_per_token,dropped_share,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io,cache_bytes,chunk_bytes,layer_chunks,by_worth,price,horizon,corrects,read_us,read_us_per_kib,ranks_per_token,rank_us,choose_us,stages_per_token,stage_us,stage_gb_per_s,chunks_per_token,chunk_us,between_us,pass_ms,wait_ms
-        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,,,,,exact,1.0,,,,1048576,12.346,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
-        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,,,,,exact,1.0,,,,1048576,12.346,2.0,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
+        model,size_bytes,test,avg_ts,stddev_ts,threads,device,gpu,gpu_control,gpu_bytes,gpu_notice,mode,keep,computed_fraction,chosen_fraction,touched_fraction,peak_rss_bytes,read_gb_per_s,floor_ratio,policy,cache,ppl,kl,ppl_rise,ppl_rise_stderr,top1_agreement,p50_ms,p99_ms,budget_bytes,planned_bytes,bytes_read,bytes_per_token,stall_miss_ratio,demand_miss_ratio,wasted_ratio,refinements_per_token,dropped_share,stall_ms_per_token,disk_mb_per_s,read_kib,io_depth,io,cache_bytes,chunk_bytes,layer_chunks,by_worth,price,horizon,corrects,read_us,read_us_per_kib,ranks_per_token,rank_us,choose_us,stages_per_token,stage_us,stage_gb_per_s,chunks_per_token,chunk_us,between_us,pass_ms,wait_ms
+        "tiny, ""q4""",98362432,pp512,61.5,0.25,2,cpu,,,,,exact,1.0,,,,1048576,12.346,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
+        "tiny, ""q4""",98362432,tg128,61.5,0.25,2,cpu,,,,,exact,1.0,,,,1048576,12.346,2.0,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,
         "#);
     }
 
@@ -237,6 +281,6 @@ mod tests {
     fn json_lines_have_the_documented_keys() {
         let text = print(&rows(), BenchOutput::Jsonl).unwrap();
         assert_eq!(text.lines().count(), 2);
-        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","gpu":null,"gpu_control":null,"gpu_bytes":null,"gpu_notice":null,"mode":"exact","keep":1.0,"computed_fraction":null,"chosen_fraction":null,"touched_fraction":null,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"policy":null,"cache":null,"ppl":null,"p50_ms":null,"p99_ms":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"refinements_per_token":null,"dropped_share":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null,"cache_bytes":null,"chunk_bytes":null,"layer_chunks":null,"by_worth":null,"price":null,"horizon":null,"corrects":null,"read_us":null,"read_us_per_kib":null,"ranks_per_token":null,"rank_us":null,"choose_us":null,"stages_per_token":null,"stage_us":null,"stage_gb_per_s":null,"chunks_per_token":null,"chunk_us":null,"between_us":null,"pass_ms":null,"wait_ms":null}"#);
+        insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"model":"tiny, \"q4\"","size_bytes":98362432,"test":"pp512","avg_ts":61.5,"stddev_ts":0.25,"threads":2,"device":"cpu","gpu":null,"gpu_control":null,"gpu_bytes":null,"gpu_notice":null,"mode":"exact","keep":1.0,"computed_fraction":null,"chosen_fraction":null,"touched_fraction":null,"peak_rss_bytes":1048576,"read_gb_per_s":12.346,"floor_ratio":null,"policy":null,"cache":null,"ppl":null,"kl":null,"ppl_rise":null,"ppl_rise_stderr":null,"top1_agreement":null,"p50_ms":null,"p99_ms":null,"budget_bytes":null,"planned_bytes":null,"bytes_read":null,"bytes_per_token":null,"stall_miss_ratio":null,"demand_miss_ratio":null,"wasted_ratio":null,"refinements_per_token":null,"dropped_share":null,"stall_ms_per_token":null,"disk_mb_per_s":null,"read_kib":null,"io_depth":null,"io":null,"cache_bytes":null,"chunk_bytes":null,"layer_chunks":null,"by_worth":null,"price":null,"horizon":null,"corrects":null,"read_us":null,"read_us_per_kib":null,"ranks_per_token":null,"rank_us":null,"choose_us":null,"stages_per_token":null,"stage_us":null,"stage_gb_per_s":null,"chunks_per_token":null,"chunk_us":null,"between_us":null,"pass_ms":null,"wait_ms":null}"#);
     }
 }
