@@ -11,8 +11,8 @@ pub struct Worth {
     pub horizon: f32,
 }
 
-/// Price without a cache, by which power of what is not there it grows, and where it ends.
-const PRICE: (f64, f64, f64) = (0.07, 1.0, 0.6);
+/// Price without a cache, and where it ends; between it is in inverse proportion to the share that is not there.
+const PRICE: (f64, f64) = (0.07, 0.6);
 /// Horizon with a cache of this share of all chunks and less, and where it ends; between it is in inverse proportion to the share.
 const HORIZON: (f64, f64, f64) = (8.0, 0.25, 2.0);
 
@@ -22,10 +22,10 @@ impl Worth {
     /// too little to compute, and it matters more that what is read is wanted again.
     #[must_use]
     pub fn usual(share: f64) -> Self {
-        let (least, power, most) = PRICE;
+        let (least, most) = PRICE;
         let (longest, small, shortest) = HORIZON;
         let share = if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) };
-        let price = least * libm::pow(1.0 - share, -power);
+        let price = least / (1.0 - share);
         let horizon = longest * small / share.max(small);
         Self { price: price.min(most) as f32, horizon: horizon.max(shortest) as f32 }
     }

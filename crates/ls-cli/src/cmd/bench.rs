@@ -21,7 +21,7 @@ use crate::output::UsageError;
 use crate::streaming::Since;
 use crate::{cmd, interrupt, output};
 use floor::Floor;
-use logits::Logits;
+use logits::{Logits, part};
 use rows::{Row, Speed};
 
 /// How a text is taken: as it is, with what the model has before one.
@@ -176,8 +176,7 @@ fn measure_model(
 
 /// Writes a file whole, or leaves what was there.
 fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
+    let part = part(path);
     let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
     written.inspect_err(|_| _ = std::fs::remove_file(&part))
 }

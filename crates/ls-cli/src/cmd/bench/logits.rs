@@ -150,7 +150,7 @@ fn word(bytes: &[u8]) -> u32 {
 }
 
 /// Where a file is written before it is whole.
-fn part(path: &Path) -> PathBuf {
+pub fn part(path: &Path) -> PathBuf {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     part.into()
