@@ -229,8 +229,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub train: Option<PathBuf>,
 
-    /// With --ablation, compare only exact streaming, one-shot with LRU, and ranking again with retention by
-    /// priority at two prices.
+    /// With --ablation, compare only exact streaming, one-shot with LRU, and what is chosen by worth at three prices.
     #[arg(long, requires = "ablation")]
     pub few: bool,
 

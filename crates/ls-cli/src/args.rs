@@ -162,7 +162,7 @@ pub struct StreamArgs {
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub budget: Budget,
     /// Which of the streamed weights stay in memory, in chunks of some neurons
-    /// [default: lru; with --mode sparse priority]
+    /// [default: lru; with --mode sparse priority, or hot if they are few and the pack is in that order]
     #[arg(long, value_name = "POLICY")]
     pub cache: Option<CachePolicy>,
     /// How the disk is read

@@ -89,10 +89,11 @@ impl RefineArgs {
             return Ok(Computing::Choice);
         };
         let retain = match cache {
-            None | Some(CachePolicy::Priority) => Retain::Priority,
-            Some(CachePolicy::Lru) => Retain::Lru,
-            Some(CachePolicy::Lfu) => Retain::Lfu,
-            Some(CachePolicy::Hot) => Retain::Hot,
+            None => None,
+            Some(CachePolicy::Priority) => Some(Retain::Priority),
+            Some(CachePolicy::Lru) => Some(Retain::Lru),
+            Some(CachePolicy::Lfu) => Some(Retain::Lfu),
+            Some(CachePolicy::Hot) => Some(Retain::Hot),
             Some(other) => {
                 let name = other.name();
                 let message = format!("--cache {name} goes with --mode exact");
@@ -116,7 +117,7 @@ impl RefineArgs {
         };
         let refiner = Refiner::new(engine, predictors, plan, &options)?;
         engine.set_refiner(state, Some((refiner.clone(), Prompts::Dense)))?;
-        let (policy, cache) = (options.policy.to_string(), retain.name());
+        let (policy, cache) = (options.policy.to_string(), refiner.config().keep.name());
         Ok(Computing::Refined { refiner, policy, cache })
     }
 

@@ -13,7 +13,7 @@ use crate::gpu::{Device, Gpu, GpuError, Opened, Service};
 use crate::needs::{self, Reading, Settled, default_context, frame_bytes, mlp_size};
 use crate::reader::Reader;
 use crate::state::{CHUNK_BATCH, MlpSize};
-use crate::stream::{Prefetch, Streamer};
+use crate::stream::{Prefetch, Source, Streamer};
 use crate::tensors::Tensors;
 use crate::weights::Weights;
 use crate::{EngineError, LoadOptions};
@@ -372,8 +372,12 @@ fn streamer(
     let transit = usize::try_from(plan.transit_frames).unwrap_or(usize::MAX);
     let io = ls_io::StreamOptions { curve, ..options.stream.io() };
     let open = |completed| Ok(Stream::open(model.path(), &io, completed)?);
-    let device = (options.stream.depth, options.stream.curve);
-    let how = (device, options.stream.prefetch);
+    let source = Source {
+        depth: options.stream.depth,
+        curve: options.stream.curve,
+        is_ordered: pack.facts().reordered,
+    };
+    let how = (source, options.stream.prefetch);
     Streamer::new(layers.to_vec(), cache, transit, how, open)
 }
 

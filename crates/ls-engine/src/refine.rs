@@ -46,6 +46,8 @@ use crate::{Engine, EngineError, SparseCounts};
 const QUEUED: u32 = 2;
 /// The share of the frames that chunks on their way may have, one part in so many.
 const TRANSIT_SHARE: u64 = 4;
+/// A cache is small that holds less than one chunk in so many.
+const SMALL_CACHE: u64 = 4;
 /// How much more, or less, a layer counts than the mean.
 const MOST_WEIGHT: f32 = 4.0;
 
@@ -54,8 +56,9 @@ const MOST_WEIGHT: f32 = 4.0;
 pub struct RefineOptions {
     /// When layers are ranked.
     pub policy: Policy,
-    /// What the cache keeps.
-    pub retain: Retain,
+    /// What the cache keeps. `None`: the hottest where it holds less than a quarter of all chunks and the pack is in their
+    /// order, so that what is absent lies together and is read in long reads; else by priority.
+    pub retain: Option<Retain>,
     /// Whether a fixed number of chunks is chosen, or those in memory and what is worth reading.
     pub count: Count,
     /// The fixed number, as a multiple of the share of neurons that are computed; at least 1.
@@ -89,7 +92,7 @@ impl Default for RefineOptions {
     fn default() -> Self {
         Self {
             policy: Policy::Refine,
-            retain: Retain::Priority,
+            retain: None,
             count: Count::ByWorth,
             reach: 1.0,
             price: None,
@@ -340,12 +343,17 @@ fn controller(
     let all = streamer.layers().iter().zip(plan).zip(weights(predictors, options.count));
     let layers = all.map(layer).collect();
     // A usual SSD: reads of 64 KiB reach two thirds of its rate.
-    let (depth, curve) = streamer.device();
-    let curve = options.curve.or(curve).unwrap_or(ls_io::Curve { fixed_us: 15.0, us_per_kib: 0.4 });
+    let source = streamer.source();
+    let curve =
+        options.curve.or(source.curve).unwrap_or(ls_io::Curve { fixed_us: 15.0, us_per_kib: 0.4 });
     let curve = Curve::line(curve.fixed_us * 1000.0, curve.us_per_kib * 1000.0);
     let layout = Layout { frame_bytes: frame, layers };
     let mut config = ls_sched::Config::new(ls_sched::Mode::Sparse, options.policy, budget, curve);
-    config.keep = options.retain;
+    config.keep = options.retain.unwrap_or_else(|| {
+        let all: u64 = layout.layers.iter().map(|layer| u64::from(layer.n_chunks)).sum();
+        let is_small = budget < all * u64::from(frame) / SMALL_CACHE;
+        if is_small && source.is_ordered { Retain::Hot } else { Retain::Priority }
+    });
     config.count = options.count;
     let worth = match options.count {
         Count::ByWorth => Worth::of(&config, &layout),
@@ -361,7 +369,7 @@ fn controller(
     config.fidelity.late_share = options.late_share;
     config.fidelity.lost_share = options.lost_share;
     config.late_ns = options.late_ns;
-    config.max_reads = QUEUED * depth as u32;
+    config.max_reads = QUEUED * source.depth as u32;
     let frames = budget / u64::from(frame);
     config.transit_frames = config.transit_frames.min((frames / TRANSIT_SHARE) as u32).max(1);
     Ok(Controller::new(layout, config)?)

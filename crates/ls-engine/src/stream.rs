@@ -192,6 +192,17 @@ pub enum Prefetch {
     Off,
 }
 
+/// What chunks are read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    /// Reads in flight at a time.
+    pub depth: usize,
+    /// What one costs, if that is known.
+    pub curve: Option<Curve>,
+    /// Whether the first neurons of each layer are those that add most.
+    pub is_ordered: bool,
+}
+
 /// The streaming of one pack.
 #[derive(Debug)]
 pub(crate) struct Streamer {
@@ -199,8 +210,7 @@ pub(crate) struct Streamer {
     reads: Stream<Fill>,
     arrivals: Arc<Arrivals>,
     cache: Cache,
-    /// Reads in flight at a time, and what one costs.
-    device: (usize, Option<Curve>),
+    source: Source,
     layers: Vec<LayerLayout>,
     /// Of each layer, the first chunks that are held elsewhere: they are neither read nor handed out.
     held: Vec<AtomicU32>,
@@ -222,12 +232,12 @@ pub(crate) struct Streamer {
 
 impl Streamer {
     /// Streams chunks laid out as `layers` say into `cache`, of whose frames reads may hold
-    /// `transit` at once; `device` says how many of them are in flight and what one costs. `open` opens the pack with the function that completed reads go to.
+    /// `transit` at once. `open` opens the pack with the function that completed reads go to.
     pub fn new(
         layers: Vec<LayerLayout>,
         cache: Cache,
         transit: usize,
-        (device, prefetch): ((usize, Option<Curve>), Prefetch),
+        (source, prefetch): (Source, Prefetch),
         open: impl FnOnce(
             Box<dyn Fn(Completion<Fill>) + Send + Sync>,
         ) -> Result<Stream<Fill>, EngineError>,
@@ -253,7 +263,7 @@ impl Streamer {
             reads,
             arrivals,
             cache,
-            device,
+            source,
             order,
             prefetch,
             schedule: Mutex::new(schedule),

@@ -129,6 +129,14 @@ impl Costs {
         if self.byte.n >= SEEN { self.byte.mean } else { self.curve_byte_ns }
     }
 
+    /// Chunks that are computed in the time of reading so many bytes; none while nothing is known.
+    pub fn chunks_in(&self, bytes: u64) -> u32 {
+        if self.chunk.n < SEEN || self.chunk.mean <= 0.0 {
+            return 0;
+        }
+        (bytes as f64 * self.byte_ns() / self.chunk.mean) as u32
+    }
+
     pub fn rank(&mut self, ns: u64) {
         self.rank.add(ns as f64);
     }

@@ -25,10 +25,12 @@ const POLICIES: [&[&str]; 6] = [
 const CACHES: [&str; 4] = ["lru", "lfu", "hot", "priority"];
 
 /// What `--few` compares.
-const FEW: [&[&str]; 3] = [
+const FEW: [&[&str]; 4] = [
     &["--policy", "oneshot", "--reach", "1", "--no-correct", "--cache", "lru"],
-    &["--policy", "refine", "--cache", "priority"],
-    &["--policy", "refine", "--price", "0.3", "--horizon", "8", "--cache", "priority"],
+    &["--policy", "refine"],
+    // Near the divergence of the first.
+    &["--policy", "refine", "--price", "0.06"],
+    &["--policy", "refine", "--price", "0.3", "--horizon", "8"],
 ];
 
 /// The variants to compare.

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use ls_cache::{Fill, Key};
-use ls_io::{Curve, Priority, Request};
+use ls_io::{Priority, Request};
 use ls_model::pack::LayerLayout;
 use parking_lot::MutexGuard;
 
-use super::{Counters, Landed, StreamCounts, Streamer, Turn};
+use super::{Counters, Landed, Source, StreamCounts, Streamer, Turn};
 
 /// The bit of a read's tag that says that it was not asked for by a schedule. So many passes that a
 /// segment's number has it are never made.
@@ -69,9 +69,9 @@ impl Streamer {
         &self.arrivals.landed
     }
 
-    /// Reads that the device has in flight at a time, and what one costs, if that is known.
-    pub fn device(&self) -> (usize, Option<Curve>) {
-        self.device
+    /// What chunks are read from.
+    pub fn source(&self) -> Source {
+        self.source
     }
 
     /// How the layers' chunks lie.

@@ -85,8 +85,14 @@ fn what_reaches_every_chunk_is_what_is_chosen_in_memory() {
             let engine = engine(part, None);
             // What costs nothing to read is read.
             let (reach, price) = (ALL, Some(0.0));
-            let options =
-                RefineOptions { policy, retain, count, reach, price, ..Default::default() };
+            let options = RefineOptions {
+                policy,
+                retain: Some(retain),
+                count,
+                reach,
+                price,
+                ..Default::default()
+            };
             let (mut state, refiner) = refined(&engine, keep, &options);
             let (mut want, mut dense) = (chosen(&memory, keep), memory.new_state().unwrap());
             memory.prefill(&mut dense, &prompt(20)).unwrap();

@@ -181,7 +181,9 @@ impl Controller {
             Policy::Fixed(stages) => Some(stages),
             Policy::Refine => Some(self.adapt(slot, progress)),
         };
-        self.due = interval.map(|interval| progress.saturating_add(interval));
+        let due = interval.map(|interval| progress.saturating_add(interval));
+        // After the last stage the layer is entered, and ranked then.
+        self.due = due.filter(|due| *due < self.config.stages);
     }
 
     /// The interval that the table has for what is the case now.

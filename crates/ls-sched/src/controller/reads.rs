@@ -252,7 +252,7 @@ impl Controller {
             let is_awaited = self.stalled.is_some()
                 && self.plans[slot].visit == Some(self.visit)
                 && (self.config.mode == Mode::Exact
-                    || self.plans[slot].n_ready < self.least_chunks(slot, self.stage_chunks(slot)));
+                    || self.plans[slot].n_ready < self.least_chunks(slot));
             self.stats.stall_miss_bytes += if is_awaited { n_read } else { 0 };
             self.plans[slot].n_ready += 1;
             self.count_missing(slot, chunk, -1);

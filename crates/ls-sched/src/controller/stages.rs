@@ -1,6 +1,6 @@
 //! What is computed when.
 
-use super::{Controller, Phase};
+use super::{Controller, Flight, Phase};
 use crate::command::{Cause, StageId};
 use crate::frames::{FRESH, HELD, LEASED, RESIDENT};
 use crate::plan::TAKEN;
@@ -50,7 +50,7 @@ impl Controller {
     /// The best of what is ready, if that is enough.
     fn fill_with_best(&mut self, slot: usize, lane: usize) -> bool {
         let target = self.stage_chunks(slot);
-        let least = self.least_chunks(slot, target);
+        let least = self.least_chunks(slot);
         let plan = &self.plans[slot];
         let is_vain = self.stall_ns() >= self.config.late_ns || !self.is_read_from(slot);
         if plan.n_ready == 0 || plan.n_ready < least && !is_vain {
@@ -79,30 +79,39 @@ impl Controller {
         !self.lanes[lane].chunks.is_empty()
     }
 
-    /// Chunks of a full stage.
+    /// Chunks of a full stage. Stages are there for what comes in between, and each costs something.
     pub(super) fn stage_chunks(&self, slot: usize) -> u32 {
-        let (plan, stages) = (&self.plans[slot], self.config.stages);
-        // Where nothing can come in between, there is nothing to gain by stages, each of which costs something.
+        let plan = &self.plans[slot];
+        let one = plan.n_total.div_ceil(self.config.stages);
         let is_ranking = self.due.is_some() || self.rankings.iter().any(|r| r.asked.is_some());
-        let is_quiet = !is_ranking && plan.n_missing() == 0 && !self.reads_on();
-        let n = if is_quiet {
-            plan.n_left().div_ceil(self.config.lanes)
+        let n = if is_ranking {
+            one
+        } else if self.has_reads() {
+            // Until the device is through with half of what it was asked for: it is never to run out.
+            let bytes: u64 = self.flights.iter().map(|flight| self.bytes_left(flight)).sum();
+            one.max(self.costs.chunks_in(bytes / 2) / self.config.lanes)
         } else {
-            plan.n_total.div_ceil(stages)
+            plan.n_left().div_ceil(self.config.lanes)
         };
         n.max(1)
     }
 
-    /// Whether anything is being read, or about to be.
-    fn reads_on(&self) -> bool {
-        let mut open = self.plans.iter().filter(|plan| plan.is_chosen);
-        self.n_flights() > 0 || open.any(|plan| plan.is_stale || plan.next_run < plan.runs.len())
+    fn bytes_left(&self, flight: &Flight) -> u64 {
+        let bytes = self.layout.layers[flight.read.layer as usize].chunk_bytes;
+        u64::from(flight.left.count_ones()) * u64::from(bytes)
     }
 
-    /// Chunks that a stage waits for.
-    pub(super) fn least_chunks(&self, slot: usize, target: u32) -> u32 {
-        let least = (f64::from(target) * f64::from(self.config.least_stage)).ceil() as u32;
-        least.clamp(1, target).min(self.plans[slot].n_left())
+    /// Whether there are reads that were not asked for yet.
+    fn has_reads(&self) -> bool {
+        let mut open = self.plans.iter().filter(|plan| plan.is_chosen);
+        open.any(|plan| plan.is_stale || plan.next_run < plan.runs.len())
+    }
+
+    /// Chunks that a stage waits for: what comes last is not to keep all waiting for long.
+    pub(super) fn least_chunks(&self, slot: usize) -> u32 {
+        let stage = self.plans[slot].n_total.div_ceil(self.config.stages).max(1);
+        let least = (f64::from(stage) * f64::from(self.config.least_stage)).ceil() as u32;
+        least.clamp(1, stage).min(self.plans[slot].n_left())
     }
 
     /// Whether anything that the plan waits for is being read.
